@@ -9,10 +9,12 @@ mod scenarios;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Judge the choices of linkwise, and reproduce the papers.
+/// Evaluate the choices of linkwise, and reproduce the papers.
 #[derive(Parser)]
 #[command(name = "linkwise-lab", version, about, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 the request cannot be met (says why), 2 bad input or usage.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 the request cannot be met (the reason is printed), 2 bad input or usage."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -30,7 +32,7 @@ enum Command {
     Reproduce(cmd::reproduce::Args),
     /// Compare route plans: NIMBLE's experiments and real routing on a model of its testbed
     Route(lab_routing::Args),
-    /// Try tuning policies in environments whose truth is known
+    /// Evaluate tuning policies in environments whose true times are known
     #[command(subcommand)]
     Tune(lab_tuning::Tune),
     /// Compare the physics with published measurements

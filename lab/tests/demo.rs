@@ -1,10 +1,10 @@
-//! `linkwise-lab demo` as its users and scripts see it.
+//! `linkwise-lab demo` for users and scripts.
 
 use assert_cmd::Command;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// The demo with no published data in reach: the folder of the run has no `../shared/data`.
+/// Runs the demo without published data: the working folder has no `../shared/data`.
 fn demo(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_linkwise-lab"))
         .arg("demo")
@@ -47,7 +47,7 @@ fn the_simulated_demo_writes_a_report_that_says_simulated_and_refers_to_nothing_
     assert!(plot.starts_with("<svg") && plot.contains("SIMULATED") && plot.contains("packed"));
     assert!(page.contains("The loop, closed"), "the report lacks the loop");
     assert_the_loop_is_closed(&dir.path().join("mine"), &out);
-    // What the demo made is what the other commands take.
+    // Other commands can read the files of the demo.
     let show = Command::cargo_bin("linkwise")
         .expect("the built command")
         .args(["topology", "show", "mine/cluster.yaml"])
@@ -86,10 +86,10 @@ fn the_same_seed_gives_the_same_report_twice_in_one_folder_and_another_seed_anot
         .map(|f| f.expect("an entry").file_name().to_string_lossy().into_owned())
         .filter(|f| f.starts_with('.'))
         .collect();
-    assert!(left.is_empty(), "temporary files stay behind: {left:?}");
+    assert!(left.is_empty(), "temporary files are left: {left:?}");
 }
 
-/// The loop at the end: the host of the slow NIC is avoided, and the doctor names the NIC.
+/// The end of the loop: the host of the slow NIC is avoided, and the doctor names the NIC.
 fn assert_the_loop_is_closed(dir: &Path, out: &str) {
     let part = out.split("6. The loop, closed").nth(1).and_then(|t| t.split("\n7. ").next()).expect("the loop");
     let part = part.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -104,7 +104,7 @@ fn assert_the_loop_is_closed(dir: &Path, out: &str) {
     assert!(part.contains("names the NIC:"), "{part}");
     assert!(part.contains(&format!("DEFECT: {culprit} has about ")), "{culprit}: {part}");
     assert!(part.contains("SIMULATED"), "{part}");
-    // The same from the files that the demo leaves.
+    // The same result from the files of the demo.
     let run = |args: &[&str]| {
         let output =
             Command::cargo_bin("linkwise").expect("built").args(args).current_dir(dir).output().expect("it runs");

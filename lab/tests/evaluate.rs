@@ -6,7 +6,7 @@ use common::{lab, said};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// The published tables, where they are.
+/// The folder of the published tables, if there is one.
 fn data(test: &str) -> Option<PathBuf> {
     let dir = std::env::var_os("LINKWISE_DATA")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"), PathBuf::from)

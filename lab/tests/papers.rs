@@ -6,7 +6,7 @@ use common::{lab, said};
 
 const PAGE: &str = include_str!("../../docs/research/papers.md");
 
-/// Heading of a paper, and how many figures, tables, algorithms and equations it numbers. Counted in the papers.
+/// Heading of a paper, and the numbers of its figures, tables, algorithms and equations. Counted in the papers.
 const PAPERS: [(&str, [(&str, u32); 4]); 4] = [
     ("BandPilot", [("Figure", 11), ("Table", 8), ("Algorithm", 5), ("Equation", 0)]),
     ("LiteGD", [("Figure", 12), ("Table", 6), ("Algorithm", 1), ("Equation", 1)]),
@@ -42,7 +42,7 @@ fn every_figure_table_algorithm_and_equation_of_the_four_papers_has_a_row() {
 }
 
 #[test]
-fn what_the_page_says_linkwise_reproduces_is_known_to_it() {
+fn every_item_that_the_page_names_is_known_to_the_command() {
     let mut asked = 0;
     for paper in ["bandpilot", "litegd"] {
         let (code, known, err) = said(lab("reproduce", &[paper]));

@@ -13,7 +13,7 @@ fn json(args: &[&str]) -> Value {
 }
 
 #[test]
-fn the_evaluation_has_the_known_ratios_beside_the_published_figures() {
+fn the_evaluation_has_the_known_ratios_next_to_the_published_figures() {
     let v = json(&["paths", "rails", "hotspot"]);
     let rows = |i: usize| v[i]["rows"].as_array().expect("rows").clone();
     assert_eq!(rows(0)[2]["optimum"], 360.0);
@@ -28,7 +28,7 @@ fn the_evaluation_has_the_known_ratios_beside_the_published_figures() {
 }
 
 #[test]
-fn quality_keeps_its_aims_on_a_small_draw() {
+fn quality_meets_its_targets_on_a_small_sample() {
     let v = json(&["quality", "--seeds", "2"]);
     for row in v[0]["rows"].as_array().expect("rows") {
         let n = |c: &str| row[c].as_f64().expect("a number");

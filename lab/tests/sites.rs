@@ -1,4 +1,4 @@
-//! Simulated sites (`truths::site`) keep their own hidden facts, and `linkwise-lab sites` judges choices on them.
+//! Simulated sites (`truths::site`) have their hidden facts, and `linkwise-lab sites` judges choices on them.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn every_kind_is_drawn_the_same_again_and_other_seeds_give_other_hardware() {
 }
 
 #[test]
-fn a_rail_at_half_rate_slows_whatever_uses_it_and_nothing_else() {
+fn a_rail_at_half_rate_slows_only_the_allocations_that_use_it() {
     let s = site("badrail16", 1);
     for n in [2, 3, 8] {
         let with = smooth(&s, &on(0..n, 0b0000_1111));
@@ -67,7 +67,7 @@ fn a_slow_leaf_a_host_on_tcp_and_slow_nics_slow_their_own_allocations() {
         let best = leaves.iter().copied().fold(0.0, f64::max);
         assert_eq!(leaves.iter().filter(|v| **v < 0.8 * best).count(), 1, "seed {seed}: one leaf is slow, {leaves:?}");
         let s = site("tcphost16", seed);
-        assert_eq!((0..16).filter(|h| whole(&s, *h) < 60.0).count(), 2, "a pair is slow if one of it is");
+        assert_eq!((0..16).filter(|h| whole(&s, *h) < 60.0).count(), 2, "a pair is slow if one of its hosts is");
         let s = site("slownic32", seed);
         let pairs: Vec<f64> = (0..32).map(|h| whole(&s, h)).collect();
         let best = pairs.iter().copied().fold(0.0, f64::max);
@@ -91,7 +91,7 @@ fn an_even_split_over_leaves_is_slower_than_below_one_where_flows_over_leaves_lo
     assert!(core < 0.93 * pod, "over pods {core}, below one {pod}");
     let s = site("scattered64", 1);
     let (same, near) = (smooth(&s, &on([0, 4, 8, 12], 0xff)), smooth(&s, &on(0..4, 0xff)));
-    assert!(near < 0.9 * same, "neighbours by number hang on four leaves: {near}, of one leaf {same}");
+    assert!(near < 0.9 * same, "neighbours by number are on four leaves: {near}, of one leaf {same}");
 }
 
 #[test]
@@ -124,14 +124,14 @@ fn readings_have_the_stated_noise_and_interruptions() {
         log.sort_by(f64::total_cmp);
         let at = |q: f64| log[(q * log.len() as f64) as usize];
         assert!(at(0.5).abs() < 0.15 * noise, "{kind}: median {}", at(0.5));
-        // From the 25th to the 75th percentile a normal has 1.35 deviations.
+        // The 25th and the 75th percentile of a normal distribution are 1.35 standard deviations apart.
         let sd = (at(0.75) - at(0.25)) / 1.349;
         assert!((sd / noise - 1.0).abs() < 0.15, "{kind}: {sd} for {noise}");
     }
 }
 
 #[test]
-fn a_split_has_two_percent_of_its_own_whichever_gpus_carry_it() {
+fn a_split_has_two_percent_of_irregularity_that_is_the_same_for_all_gpus() {
     let s = site("flat64", 1);
     let ratio = |a: &Allocation| real(&s, a) / smooth(&s, a);
     let mut all = Vec::new();
@@ -147,7 +147,7 @@ fn a_split_has_two_percent_of_its_own_whichever_gpus_carry_it() {
 }
 
 #[test]
-fn drift_and_other_hosts_change_what_is_placed_on_and_nothing_else_does() {
+fn only_drift_and_changed_hosts_change_the_site_of_the_placement() {
     for k in KINDS {
         let d = draw(k.name, 1).unwrap();
         let changes = ["drift32", "grow32", "shrink32"].contains(&k.name);
@@ -155,7 +155,7 @@ fn drift_and_other_hosts_change_what_is_placed_on_and_nothing_else_does() {
         let same = a == b && real(&d.measured, &a) == real(&d.placed, &b);
         assert_eq!(same, !changes, "{}", k.name);
     }
-    // A host that stays is the same hardware, wherever it now stands in the file.
+    // A host that stays is the same hardware, also if its position in the file changes.
     let d = draw("shrink32", 1).unwrap();
     let name = |s: &Site, h: HostId| s.cluster().host(h).name.clone();
     let pair = |s: &Site, names: [&String; 2]| {
@@ -168,7 +168,7 @@ fn drift_and_other_hosts_change_what_is_placed_on_and_nothing_else_does() {
 }
 
 #[test]
-fn running_jobs_take_bandwidth_only_from_those_who_share_a_nic_with_them() {
+fn running_jobs_take_bandwidth_only_from_jobs_that_share_a_nic_with_them() {
     let s = site("contention16", 1);
     let beside = s.among(&[on([0, 1], 0b0000_0101)]);
     let (shared, apart) = (on([0, 1], 0b0000_1010), on([0, 1], 0b1010_0000));
@@ -177,10 +177,10 @@ fn running_jobs_take_bandwidth_only_from_those_who_share_a_nic_with_them() {
 }
 
 #[test]
-fn the_search_finds_nothing_below_any_choice_it_was_given_and_only_free_gpus() {
+fn the_result_of_the_search_is_at_least_as_good_as_its_starts_and_uses_free_gpus() {
     for (kind, k) in [("flat16", 12), ("leaf64", 40), ("uneven32", 9), ("badrail16", 16)] {
         let s = site(kind, 2);
-        // Every third host is busy with half of its GPUs.
+        // On every third host, half of the GPUs are busy.
         let left = |h: HostId| {
             GpuMask(s.cluster().type_of(h).all_gpus().0 & if h.0.is_multiple_of(3) { 0b0101 } else { 0xff })
         };
@@ -211,9 +211,10 @@ fn the_search_finds_nothing_below_any_choice_it_was_given_and_only_free_gpus() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The order in which parts are named is not part of an allocation, and hosts below one switch differ by a few percent of luck only.
+    /// An allocation does not depend on the order of its parts, and hosts below one switch differ by a few percent of
+    /// irregularity only.
     #[test]
-    fn hosts_below_one_switch_are_alike(a in 0u32..16, b in 0u32..16, mask in 1u32..256, seed in 1u64..4) {
+    fn hosts_below_one_switch_have_similar_bandwidth(a in 0u32..16, b in 0u32..16, mask in 1u32..256, seed in 1u64..4) {
         prop_assume!(a != b);
         let s = site("flat16", seed);
         let pair = [(HostId(a), GpuMask(mask)), (HostId(b), GpuMask(mask))];
@@ -238,7 +239,7 @@ fn sites(args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn a_quick_kind_is_judged_end_to_end_and_kept_for_the_next_run() {
+fn a_quick_kind_is_judged_end_to_end_and_stored_for_the_next_run() {
     let folder = Folder::new();
     let dir = folder.at("cells");
     let args = ["--kind", "leaf16", "--seeds", "1", "--requests", "6", "--samples", "30", "--resume", &dir];
@@ -264,7 +265,7 @@ fn a_quick_kind_is_judged_end_to_end_and_kept_for_the_next_run() {
     assert!(text.starts_with("SIMULATED"), "{text}");
     assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
     let again = sites(&args).1;
-    assert_eq!(again, text, "what is kept is printed again");
+    assert_eq!(again, text, "the stored result is printed again");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `linkwise-lab tune` as scripts see it.
+//! `linkwise-lab tune` for scripts.
 
 mod common;
 
@@ -75,7 +75,7 @@ fn play_refuses_bad_lines_arms_and_policies_with_one_error_each() {
 }
 
 #[test]
-fn the_same_seed_plays_the_same_game() {
+fn the_same_seed_gives_the_same_result() {
     let input = "{\"time_us\":100}\n".repeat(60);
     for policy in ["thompson", "epsilon-greedy", "v1", "round-robin"] {
         let play = |seed: &str| run_with(&["play", "--policy", policy, "--arms", ARMS, "--seed", seed], &input).1;
@@ -96,7 +96,7 @@ fn evaluate_reports_every_score_and_is_repeatable() {
     assert_eq!(policies[0]["right_after_20"], 0.0, "round-robin is still exploring");
     assert!(policies[0]["improvement_over_auto_mean"].as_f64().unwrap() > 0.25);
     let worse = &first["environments"][1]["policies"][0];
-    assert!(worse["recovered_after_p50"].is_null(), "round-robin never looks again");
+    assert!(worse["recovered_after_p50"].is_null(), "round-robin never explores again");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn ranks_of_v1_disagree_and_those_of_epsilon_greedy_do_not() {
 }
 
 #[test]
-fn round_robin_is_fooled_by_two_modes_and_the_aims_say_so() {
+fn round_robin_is_misled_by_two_modes_and_misses_the_target() {
     let v = json(&[
         "evaluate",
         "--targets",
@@ -135,7 +135,10 @@ fn round_robin_is_fooled_by_two_modes_and_the_aims_say_so() {
     let measured = &v["targets"][0]["measured"];
     let wrong = measured[0]["value"].as_f64().unwrap();
     assert!((50.0..85.0).contains(&wrong) && measured[0]["is_met"] == false, "{wrong}");
-    assert!(measured[1]["value"] == 0.0 && measured[1]["is_met"] == true, "who stays on AUTO never leaves it wrongly");
+    assert!(
+        measured[1]["value"] == 0.0 && measured[1]["is_met"] == true,
+        "a policy that stays on AUTO never leaves it wrongly"
+    );
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn reports_are_pages_or_drawings() {
         assert_eq!(code, 0, "{err}");
         assert!(out.contains("simulated"));
         let text = std::fs::read_to_string(&file).unwrap();
-        assert!(text.contains("(simulated): expected time"), "what is drawn says so");
+        assert!(text.contains("(simulated): expected time"), "the drawing says that it is simulated");
         assert!(text.trim_start().to_ascii_lowercase().starts_with(start), "{}", &text[..80]);
     }
 }
@@ -185,7 +188,7 @@ fn a_short_run_shows_no_numbers_that_it_cannot_have() {
 }
 
 #[test]
-fn options_that_would_be_passed_over_are_refused() {
+fn options_that_would_have_no_effect_are_refused() {
     for args in [
         &["evaluate", "--targets", "--environment", "cv10"][..],
         &["evaluate", "--targets", "--calls", "100"],
@@ -202,7 +205,7 @@ fn options_that_would_be_passed_over_are_refused() {
 }
 
 #[test]
-fn a_reward_log_that_is_broken_is_not_a_missing_one() {
+fn a_broken_reward_log_is_an_error_and_not_a_missing_log() {
     let folder = Folder::new();
     std::fs::create_dir(folder.at("bandit")).unwrap();
     std::fs::write(folder.at("bandit/rewards_2x4_64MB.csv"), "phase,arm,time_ms\nexploit,AUTO,fast\n").unwrap();
@@ -213,7 +216,7 @@ fn a_reward_log_that_is_broken_is_not_a_missing_one() {
 }
 
 #[test]
-fn what_evaluate_cannot_do_is_said() {
+fn impossible_requests_to_evaluate_are_refused_with_the_reason() {
     for (args, words) in [
         (["evaluate", "--environment", "cv11"], "did you mean"),
         (["evaluate", "--policy", "hope"], "known are"),
@@ -241,7 +244,7 @@ fn the_published_data_are_characterized() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is_one() {
+fn a_closed_pipe_is_not_an_error_and_a_full_disk_is_one() {
     let list = || {
         let mut c = std::process::Command::new(env!("CARGO_BIN_EXE_linkwise-lab"));
         c.args(["tune", "evaluate", "--environment", "list"]).stderr(Stdio::piped());

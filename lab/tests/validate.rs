@@ -1,4 +1,4 @@
-//! `linkwise-lab validate` and `linkwise-lab data check` as a user runs them.
+//! `linkwise-lab validate` and `linkwise-lab data check` for users.
 
 use assert_cmd::Command;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn refused(path: &Path) -> String {
 }
 
 #[test]
-fn families_and_overall_carry_the_promised_keys() {
+fn families_and_overall_have_the_documented_keys() {
     let dir = tempfile::tempdir().unwrap();
     let p = file(
         dir.path(),
@@ -99,8 +99,8 @@ fn hostile_files_get_one_located_error_and_exit_code_two() {
         ("negative.csv", csv(&[&row("1024", "1"), &row("1024", "-3")]).into(), &["line 3", "`busbw_GBps`", "-3"]),
         ("nan.csv", csv(&[&row("1024", "NaN")]).into(), &["line 2", "`busbw_GBps`"]),
         ("short.csv", csv(&["a,b,c"]).into(), &["line 2", "3 fields", "17"]),
-        ("header.csv", b"x,y\n1,2\n".to_vec(), &["line 1", "no known format", "intra table"]),
-        ("empty.csv", Vec::new(), &["line 1", "no known format"]),
+        ("header.csv", b"x,y\n1,2\n".to_vec(), &["line 1", "not a known format", "intra table"]),
+        ("empty.csv", Vec::new(), &["line 1", "not a known format"]),
         ("bytes.csv", [csv(&[]).into_bytes(), vec![b'a', 0xff, 0xfe]].concat(), &["line", "UTF-8"]),
         ("op.csv", csv(&["s t,x,H100,8,1,8,NVSwitch,,juggle,,,,1,,,1,"]).into(), &["line 2", "`collective`", "juggle"]),
         ("long.csv", csv(&[&row(&"9".repeat(5000), "1")]).into(), &["line 2", "longer than"]),
@@ -135,12 +135,12 @@ fn the_column_of_an_error_counts_quoted_commas() {
 }
 
 #[test]
-fn published_tables_meet_their_aims() {
+fn published_tables_meet_their_targets() {
     let data = std::env::var_os("LINKWISE_DATA")
         .map(PathBuf::from)
         .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"));
     if !data.join("bandpilot").is_dir() {
-        eprintln!("SKIP published_tables_meet_their_aims: no data folder (set LINKWISE_DATA)");
+        eprintln!("SKIP published_tables_meet_their_targets: no data folder (set LINKWISE_DATA)");
         return;
     }
     let files: Vec<PathBuf> = ["measurements", "bandpilot"]
@@ -148,7 +148,7 @@ fn published_tables_meet_their_aims() {
         .flat_map(|d| std::fs::read_dir(data.join(d)).unwrap())
         .map(|e| e.unwrap().path())
         .filter(|p| p.extension().is_some_and(|e| e == "csv"))
-        // Up to 512 hosts, where the physics is known to be extrapolated: README, status and limits.
+        // Up to 512 hosts, for which the physics is extrapolated: README, status and limits.
         .filter(|p| p.file_name().is_some_and(|n| n != "scale.csv"))
         .collect();
     let out = linkwise().args(["validate", "--format", "json"]).args(&files).output().unwrap();
@@ -189,7 +189,7 @@ fn data_check_counts_problems_and_normalises() {
         .args(["--format", "json"])
         .output()
         .unwrap();
-    // One subset of 247: a problem, so exit code 1, but the file is converted.
+    // One subset of 247 is a problem, so the exit code is 1, but the file is converted.
     assert_eq!(run.status.code(), Some(1), "{}", String::from_utf8_lossy(&run.stderr));
     let v: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
     assert_eq!(v["files"][0]["rows"], 1);
@@ -202,7 +202,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn noise_is_refused_or_counted_but_never_panics(body in prop::collection::vec(any::<u8>(), 0..400), with_header in any::<bool>()) {
+    fn arbitrary_bytes_are_refused_or_counted_but_never_panic(body in prop::collection::vec(any::<u8>(), 0..400), with_header in any::<bool>()) {
         let dir = tempfile::tempdir().unwrap();
         let mut bytes = if with_header { format!("{HEADER}\n").into_bytes() } else { Vec::new() };
         bytes.extend(body);

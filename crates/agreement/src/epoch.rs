@@ -1,4 +1,4 @@
-//! What ranks agree on: which arms are used from which call.
+//! The content of an agreement: the arms in use from a given call on.
 
 use std::cmp::Ordering;
 use tune::arm::CHANNELS_MAX;

@@ -37,7 +37,7 @@ pub struct EndedProposal {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leader {
     stage: Stage,
-    /// By position in the roster: has this member answered the message of the current stage?
+    /// By position in the roster: whether this member has answered the message of the current stage.
     answered: Vec<bool>,
     missing: usize,
     last_number: u64,

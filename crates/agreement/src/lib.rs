@@ -1,9 +1,10 @@
 //! Agreement between the ranks of a communicator on which arm each call uses.
 //!
-//! NCCL hangs, or worse, if two ranks run one collective with different algorithms. A choice may therefore change only at a call that every rank
-//! knows in advance. One rank of the communicator leads. It proposes an [`Epoch`]: from call N on, these arms. Every rank acknowledges that it holds
-//! the proposal and has not begun call N. Only then does the leader publish the verdict. A rank that has acknowledged and reaches call N without a
-//! verdict waits; it never guesses. A rank that has begun call N refuses, which voids the epoch for all ranks.
+//! NCCL hangs, or worse, if two ranks run one collective with different algorithms. A choice may therefore change only
+//! at a call that every rank knows in advance. One rank of the communicator leads. It proposes an [`Epoch`]: from call
+//! N on, these arms. Every rank acknowledges that it holds the proposal and has not begun call N. The leader publishes
+//! the verdict only after all acknowledgements. A rank that has acknowledged and reaches call N without a verdict
+//! waits; it does not guess. A rank that has begun call N refuses, which voids the epoch for all ranks.
 //!
 //! ```text
 //!  leader    idle ──propose──► proposed ──all acknowledged──► decided: commit ──all confirmed──► idle
@@ -16,8 +17,8 @@
 //! schedule **two live ranks never use different arms for one call**. [`leader`] and [`member`] are functions of their inputs, without clock or I/O;
 //! `tests/` shows the property.
 //!
-//! A bound rank may have to wait: for the leader's verdict, or for the end of the job if the leader's process has stopped. The leader is a rank of
-//! the communicator, so without it no collective completes in any case.
+//! A bound rank may have to wait: for the leader's verdict, or for the end of the job if the leader's process has
+//! stopped. The leader is a rank of the communicator, so no collective completes without it in any case.
 
 #![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
 

@@ -1,4 +1,4 @@
-//! One rank of a communicator: what it may do at each call.
+//! One rank of a communicator: its permitted actions at each call.
 
 use crate::{Epoch, ToLeader, ToMember};
 use std::collections::VecDeque;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 /// Limit on committed epochs whose first call this rank has not begun. A slow rank refuses further proposals.
 pub const DUE_MAX: usize = 8;
 
-/// What to do at a call.
+/// The action at a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallAction {
-    /// Use the arms in force.
+    /// Use the current arms.
     Proceed,
     /// Install this epoch, which applies from this call on, then ask again.
     Switch(Arc<Epoch>),
@@ -23,7 +23,7 @@ pub enum CallAction {
 /// A user with two threads (calls on one, messages on the other) must ensure three orders. A call is counted as begun *before* its thread reads
 /// [`boundary`](Member::boundary). The `begun` passed to [`on_message`](Member::on_message) is read *after* the proposal's boundary is visible to the
 /// calling thread. Between that read and the answer, [`action_at`](Member::action_at) is not called and the boundary is not set to an older value.
-/// Then a first call that was acknowledged cannot have begun, and no call passes it unseen.
+/// With these three orders, an acknowledged first call cannot have begun, and no call crosses the boundary without a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Member {
     /// Committed epochs whose first call has not been reached, ascending.
@@ -37,7 +37,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// The next call at which the arms may change: from this call on, ask [`action_at`](Member::action_at). `u64::MAX` if there is none.
+    /// The next call at which the arms may change: from this call on, the caller must ask
+    /// [`action_at`](Member::action_at). `u64::MAX` if there is none.
     pub fn boundary(&self) -> u64 {
         self.due.front().or(self.bound.as_ref()).map_or(u64::MAX, |e| e.from_call)
     }
@@ -89,7 +90,8 @@ impl Member {
         Some(ack)
     }
 
-    /// What to do at a call that counts as begun. Ask again after [`CallAction::Switch`]: several epochs may begin between two calls of a slow rank.
+    /// The action at a call that is counted as begun. Call this function again after [`CallAction::Switch`]: several
+    /// epochs may begin between two calls of a slow rank.
     pub fn action_at(&mut self, call: u64) -> CallAction {
         if self.due.front().is_some_and(|e| call >= e.from_call)
             && let Some(epoch) = self.due.pop_front()
@@ -139,7 +141,7 @@ mod tests {
         let refused = Some(ToLeader::Refuse { epoch: 1, begun: 11 });
         assert_eq!(m.on_message(&ToMember::Propose(epoch(1, 10)), 11, |_| true), refused);
         assert_eq!(m.on_message(&ToMember::Propose(epoch(1, 10)), 11, |_| true), refused);
-        assert_eq!(m.on_message(&ToMember::Commit(1), 11, |_| true), None, "a verdict that cannot be");
+        assert_eq!(m.on_message(&ToMember::Commit(1), 11, |_| true), None, "a verdict that no correct leader sends");
         assert_eq!((m.boundary(), m.action_at(12)), (u64::MAX, CallAction::Proceed));
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tune::Collective;
 use wire::{Malformed, Reader, Writer};
 
-/// [`RankReading::time_us`] of a call whose time will never be known, so that the leader does not wait for it.
+/// [`RankReading::time_us`] of a call whose time will never be known. It keeps the leader from waiting for that time.
 pub const NO_TIME: f64 = 0.0;
 /// Limit on readings in one message.
 pub const READINGS_MAX: usize = 4096;
@@ -62,7 +62,7 @@ pub struct RankReading {
     pub time_us: f64,
 }
 
-/// What a time measures, most meaningful first.
+/// The source of a time, most meaningful first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TimeSource {
@@ -70,11 +70,11 @@ pub enum TimeSource {
     Step = 0,
     /// From one outermost NCCL group to the next.
     Interval = 1,
-    /// From one call of a slot to the next, where NCCL does not report groups.
+    /// From one call of a slot to the next, if NCCL does not report groups.
     Calls = 2,
     /// The kernel on the GPU.
     Kernel = 3,
-    /// Given by a test.
+    /// Set by a test.
     Scripted = 4,
 }
 

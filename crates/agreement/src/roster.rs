@@ -10,7 +10,7 @@ pub const MEMBERS_PER_PROCESS_MAX: u32 = 64;
 /// A number that identifies a process within the job.
 pub type ProcessId = u64;
 
-/// Says that a rank of a communicator exists.
+/// The announcement of one rank of a communicator.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Announcement {
     /// NCCL's identifier of the communicator, the same on all its ranks.
@@ -71,7 +71,7 @@ pub struct MemberId {
     pub ordinal: u32,
 }
 
-/// All members of a communicator, in an order that every member computes alike. The first one leads.
+/// All members of a communicator, in an order that is the same on every member. The first member leads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Roster {
     pub comm: u64,
@@ -79,7 +79,7 @@ pub struct Roster {
     pub members: Vec<MemberId>,
 }
 
-/// Why a communicator gets no roster and stays at AUTO.
+/// Why a communicator has no roster and stays at AUTO.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Disagreement {
     /// Ranks have different settings (mode, policy, profile or plugin version).
@@ -104,8 +104,8 @@ impl std::fmt::Display for Disagreement {
     }
 }
 
-/// The roster, once all ranks have announced, or why there will be none. `None` while announcements are missing. Depends only on the set of
-/// announcements, so all processes compute the same.
+/// The roster, once all ranks have announced themselves, or the reason why there will be none. `None` while
+/// announcements are missing. The result depends only on the set of announcements, so it is the same in all processes.
 pub fn assemble(all: &[Announcement]) -> Option<Result<Roster, Disagreement>> {
     let first = all.first()?;
     if all.iter().any(|a| a.size != first.size) || all.len() > first.size as usize {

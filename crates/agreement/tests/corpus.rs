@@ -1,4 +1,4 @@
-//! The fuzz target's hand-written corpus decodes to the packets it stands for.
+//! The fuzz target's hand-written corpus decodes to the expected packets.
 
 use agreement::ToMember;
 use agreement::transport::packet::Packet;

@@ -480,7 +480,7 @@ fn a_leader_that_dies_leaves_ranks_with_the_last_common_arm_or_waiting_for_its_v
             assert_eq!(
                 waits.is_some(),
                 bound.is_some(),
-                "a bound rank waits at its first call, any other goes on: {out:?}"
+                "a bound rank waits at its first call, all others continue: {out:?}"
             );
             assert!(waits.is_none_or(|call| Some(call) == *bound), "{out:?}");
         }
@@ -494,7 +494,7 @@ fn a_leader_that_dies_leaves_ranks_with_the_last_common_arm_or_waiting_for_its_v
         }
     }
     println!(
-        "the leader dies: {all_went_on} times all went on with one arm, {all_wait} times all wait, {some_wait} times some do"
+        "the leader dies: {all_went_on} times all ranks continued with one arm, {all_wait} times all ranks waited, {some_wait} times some ranks waited"
     );
     assert!(all_went_on > 0 && all_wait > 0, "both outcomes occurred");
 }
@@ -504,7 +504,8 @@ fn a_leader_that_dies_leaves_ranks_with_the_last_common_arm_or_waiting_for_its_v
 fn the_check_detects_every_broken_rule() {
     use Rule::*;
     let quiet = World { ranks: 64, steps: 300_000, ..World::default() };
-    // Counters far apart and a first call close ahead: otherwise the leader's choice alone would hide a missing veto.
+    // The ranks' counters are far apart and the first call is near. Otherwise the leader's choice alone would hide a
+    // missing veto.
     let wild = World { drift: u64::MAX / 2, slow_messages: 0.2, ..quiet.clone() };
     for rule in [AsItArrives, OwnRandomNumbers, GuessesVoid, GuessesInForce, NoVeto, HalfIsEnough] {
         let found = |world: &World| (1..6).any(|seed| run(&World { seed, ..world.clone() }, rule).divergence.is_some());

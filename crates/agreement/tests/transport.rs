@@ -16,7 +16,7 @@ fn sockets(rendezvous: &Rendezvous, token: &[u8], process: ProcessId, host: u64)
     Box::new(Sockets::new(rendezvous.clone(), token, None, process, host).unwrap())
 }
 
-/// All announce themselves; then each member sends to the leader and the leader answers.
+/// All ends announce themselves. Then each member sends a message to the leader and the leader answers.
 fn connect_and_exchange(mut ends: Vec<Box<dyn Endpoint>>, ids: &[ProcessId]) {
     for (i, end) in ends.iter_mut().enumerate() {
         end.announce(announcement(77, i as i32, ids.len() as u32, ids[i]));

@@ -1,4 +1,4 @@
-//! How far AUTO is from the best arm, alone and during computation, by size, from policy files and sweeps.
+//! The gap between AUTO and the best arm, alone and during computation, by size; computed from policy files and sweeps.
 
 use crate::policy_file::{self, PolicyFile};
 use crate::sweep::{Sweep, parse_sweep, sweep_arm};
@@ -17,7 +17,7 @@ pub struct Characterization {
     pub alone: Times,
     /// Calls while computation runs.
     pub overlapped: Times,
-    /// The arms that passed all gates against AUTO, by size, alone and overlapped; none where only medians are known.
+    /// The arms that passed all gates against AUTO, by size, alone and overlapped; `None` if only medians are known.
     pub proven: Option<[BTreeMap<u64, Vec<String>>; 2]>,
 }
 
@@ -28,9 +28,9 @@ pub struct BestArm {
     pub arm: String,
     /// Its median, ms.
     pub ms: f64,
-    /// AUTO above it, %.
+    /// Time of AUTO above this median, %.
     pub auto_gap_percent: f64,
-    /// Whether the arm passed all gates against AUTO; unknown where only medians are.
+    /// Whether the arm passed all gates against AUTO; `None` if only medians are known.
     pub is_proven: Option<bool>,
 }
 
@@ -43,13 +43,14 @@ pub struct SizeRow {
     pub alone: Option<BestArm>,
     /// During computation.
     pub overlapped: Option<BestArm>,
-    /// Whether computation changes the arm with the lowest median; unknown where one of both is. May be chance.
+    /// Whether computation changes the arm with the lowest median; `None` if one of the two is unknown. The change may
+    /// be chance.
     pub is_flip: Option<bool>,
-    /// Whether it changes the arm that passed all gates (AUTO where none did); unknown where only medians are.
+    /// Whether computation changes the arm that passed all gates (AUTO if none did); `None` if only medians are known.
     pub is_proven_flip: Option<bool>,
 }
 
-/// The best of some times; `None` without AUTO among them.
+/// The best arm of these times; `None` if AUTO has no time.
 pub fn best(times: &BTreeMap<String, f64>) -> Option<BestArm> {
     let auto = *times.get("AUTO")?;
     let lowest = times.iter().min_by(|a, b| a.1.total_cmp(b.1).then_with(|| (b.0 == "AUTO").cmp(&(a.0 == "AUTO"))))?;
@@ -78,7 +79,7 @@ impl Characterization {
         sizes.into_iter().map(row).collect()
     }
 
-    /// The fastest arm that passed all gates, alone (0) or overlapped (1); AUTO if none did; nothing where that is not known.
+    /// The fastest arm that passed all gates, alone (0) or overlapped (1); AUTO if none did; `None` if that is unknown.
     fn proven_arm(&self, size: u64, kind: usize) -> Option<&str> {
         let passed = self.proven.as_ref()?[kind].get(&size)?;
         let times = [&self.alone, &self.overlapped][kind].get(&size)?;
@@ -86,7 +87,7 @@ impl Characterization {
         Some(known.min_by(|a, b| a.1.total_cmp(b.1)).map_or("AUTO", |(arm, _)| arm))
     }
 
-    /// Of a sweep, whose readings are unknown.
+    /// The characterization of a sweep. A sweep has medians and no readings.
     pub fn of_sweep(name: String, sweep: Sweep) -> Characterization {
         let named = |times: BTreeMap<String, f64>| {
             times.into_iter().map(|(word, ms)| (sweep_arm(&word).map_or(word, |a: Arm| a.to_string()), ms)).collect()
@@ -126,7 +127,7 @@ impl Characterization {
     /// Reads the text of a policy file or of a sweep; `name` is shown above its table.
     ///
     /// # Errors
-    /// Neither form, or a sweep without one time of AUTO.
+    /// The text is neither a policy file nor a sweep, or the sweep has no time of AUTO.
     pub fn read(name: &str, text: &str) -> Result<Characterization, String> {
         if text.contains("\"linkwise_tune_profile\"") {
             return Ok(Self::of_policy(name.to_owned(), &PolicyFile::read(text)?));
@@ -139,10 +140,10 @@ impl Characterization {
         Ok(read)
     }
 
-    /// The head of [`Characterization::cells`]; columns from 1 on are numbers or arms.
+    /// The head of [`Characterization::cells`]. The columns from 1 on hold numbers or arms.
     pub const HEAD: [&str; 8] = ["size", "alone: best", "ms", "AUTO +%", "overlapped: best", "ms", "AUTO +%", "flip"];
 
-    /// One line per size, as a person reads it: `*` marks an arm or a flip that passed all gates.
+    /// One line of text cells per size. `*` marks an arm or a flip that passed all gates.
     pub fn cells(&self) -> Vec<Vec<String>> {
         let cells = |b: &Option<BestArm>| match b {
             None => vec!["-".into(), "-".into(), "-".into()],
@@ -166,7 +167,7 @@ impl Characterization {
         self.rows().iter().map(line).collect()
     }
 
-    /// AUTO's mean gaps and the flips, in a sentence.
+    /// AUTO's mean gaps and the number of flips, as a sentence.
     pub fn summary(&self) -> String {
         let rows = self.rows();
         let mean = |f: fn(&SizeRow) -> &Option<BestArm>| {
@@ -182,13 +183,13 @@ impl Characterization {
             mean(|r| &r.overlapped),
             match self.proven {
                 Some(_) => format!("{proven} by the gates. *: passed all gates; other gaps and flips may be chance."),
-                None => "which may be chance: no readings are known that gates could judge.".to_owned(),
+                None => "which may be chance: without readings the gates cannot be checked.".to_owned(),
             }
         )
     }
 }
 
-/// AUTO's gap at one size, in the first topology and another.
+/// AUTO's gap at one size in the first topology and in another.
 #[derive(Debug, Serialize)]
 pub struct Amplification {
     /// Name of the measured system.
@@ -197,11 +198,11 @@ pub struct Amplification {
     pub is_overlapped: bool,
     /// Whole buffer, bytes.
     pub size_bytes: u64,
-    /// AUTO's gap in the first, %.
+    /// AUTO's gap in the first topology, %.
     pub gap_percent_of_first: f64,
-    /// AUTO's gap in this one, %.
+    /// AUTO's gap in this topology, %.
     pub gap_percent: f64,
-    /// One over the other; none where the first is 0.
+    /// This gap over the first one; `None` if the first is 0.
     pub factor: Option<f64>,
 }
 
@@ -222,7 +223,7 @@ impl Amplification {
     }
 }
 
-/// AUTO's gaps of all but the first, at the sizes that the first has too.
+/// AUTO's gaps in all topologies but the first, at the sizes that the first also has.
 pub fn amplifications(topologies: &[Characterization]) -> Vec<Amplification> {
     let Some((first, others)) = topologies.split_first() else { return Vec::new() };
     let base = first.rows();

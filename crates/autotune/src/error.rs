@@ -12,9 +12,9 @@ pub enum ProfileError {
     /// The options are valid, but no comparable times can be measured.
     #[error("{0}")]
     Impossible(String),
-    /// The time does not suffice for one turn.
+    /// The given time does not suffice for one turn.
     #[error(
-        "--minutes {minutes}: one turn of {launches} launches with {iterations} readings takes about {least_s:.0} s, all that was asked for \
+        "--minutes {minutes}: one turn of {launches} launches with {iterations} readings takes about {least_s:.0} s, everything requested takes \
          {all_s:.0} s; give --minutes {} or fewer --arms",
         (all_s / 60.0).ceil()
     )]
@@ -25,9 +25,9 @@ pub enum ProfileError {
         launches: usize,
         /// Readings of one launch and size.
         iterations: u32,
-        /// What one turn takes, seconds.
+        /// Time of one turn, seconds.
         least_s: f64,
-        /// What everything takes, seconds.
+        /// Time of everything requested, seconds.
         all_s: f64,
     },
 }
@@ -42,7 +42,7 @@ impl ProfileError {
         }
     }
 
-    /// True where the input is at fault, false where it is sound but cannot be done.
+    /// True for an invalid input; false for a valid input that cannot be measured.
     pub fn is_malformed(&self) -> bool {
         matches!(self, ProfileError::Input(_))
     }

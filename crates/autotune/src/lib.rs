@@ -1,5 +1,6 @@
-//! Measures every arm before a job: the offline run ([`profile`]), its policy file ([`policy_file`]), and AUTO's distance from the best
-//! arms ([`characterize`]). Only launches have effects; planning, scheduling and judging are pure functions.
+//! Measures every arm before a job: the offline run ([`profile`]), its policy file ([`policy_file`]), and AUTO's gap to
+//! the best arms ([`characterize`]). Only launches have side effects; planning, scheduling and evaluation are pure
+//! functions.
 
 pub mod characterize;
 mod error;

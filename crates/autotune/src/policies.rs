@@ -1,9 +1,9 @@
-//! Policies by name, for programs that take one from a user.
+//! Policies by name, for programs that take a policy name from the user.
 
 use topology::diagnose::did_you_mean;
 use tune::registry::POLICIES;
 
-/// A name that is no policy's.
+/// No policy has this name.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("there is no policy `{name}`; known are {}{hint}", names().join(", "))]
 pub struct UnknownPolicy {
@@ -16,13 +16,13 @@ fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|p| p.name).collect()
 }
 
-/// The names of the policies that ship and what each does, one line each, for help texts.
+/// The shipped policies with their descriptions, one line each, for help texts.
 pub fn list() -> String {
     let width = names().iter().map(|n| n.len()).max().unwrap_or(0);
     POLICIES.iter().map(|p| format!("  {:<width$}  {}\n", p.name, p.about)).collect()
 }
 
-/// Refuses a policy that does not ship.
+/// Checks that a shipped policy has this name.
 ///
 /// # Errors
 /// [`UnknownPolicy`] with the known names and the nearest one.

@@ -15,9 +15,9 @@ pub const FILE_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyFile {
-    /// Names the format; 2.
+    /// The version of the format; the name of the field identifies the file.
     pub linkwise_tune_profile: u32,
-    /// Where the numbers come from.
+    /// The origin of the numbers.
     pub provenance: Provenance,
     /// The arms that were measured.
     pub arms: Vec<String>,
@@ -29,7 +29,7 @@ pub struct PolicyFile {
     pub sha256: String,
 }
 
-/// Where the numbers come from.
+/// How the measurements were made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
@@ -37,31 +37,31 @@ pub struct Provenance {
     pub command: String,
     /// The background command of the overlapped part, if linkwise started one.
     pub beside: Option<String>,
-    /// The collective that the arms are of.
+    /// The measured collective.
     pub collective: String,
-    /// Ranks, where the output gives them.
+    /// Number of ranks, if the output gives it.
     pub ranks: Option<u32>,
-    /// Hosts of these ranks.
+    /// Number of hosts of these ranks.
     pub hosts: Option<u32>,
-    /// Ranks of the host that has most.
+    /// Number of ranks of the host with the most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks_per_host: Option<u32>,
-    /// The models of the GPUs, where the output gives them.
+    /// The models of the GPUs, if the output gives them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<String>,
     /// linkwise's version.
     pub linkwise: String,
-    /// NCCL's version, where the output gives it.
+    /// NCCL's version, if the output gives it.
     pub nccl_version: Option<String>,
     /// Start, seconds since 1970.
     pub started_unix_s: u64,
-    /// Readings of each arm and size that were asked for.
+    /// Requested readings of each arm and size.
     pub iterations: u32,
-    /// Of each launch, thrown away.
+    /// Discarded readings of each launch.
     pub warmup: u32,
-    /// Launches that these are spread over at most, the arms taking turns.
+    /// Largest number of launches that the readings of an arm are spread over. The arms take turns.
     pub rounds: u32,
-    /// The part of the plan that the time allowed.
+    /// The part of the plan that fitted into the time.
     pub kept: Coverage,
     /// Warnings for users of the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -80,9 +80,9 @@ pub struct Coverage {
     pub turns: u32,
     /// Readings of each size in a launch.
     pub iterations_per_launch: u32,
-    /// Sizes that were asked for and not measured, bytes.
+    /// Requested sizes that were not measured, bytes.
     pub sizes_left_out: Vec<u64>,
-    /// Why it ended before the plan did.
+    /// Why the run ended before the plan did.
     pub stopped: Option<String>,
 }
 
@@ -105,20 +105,20 @@ pub struct ArmLine {
     /// Number of readings.
     #[serde(rename = "samples")]
     pub readings: usize,
-    /// Their median, microseconds; none without readings.
+    /// Their median, microseconds; `None` without readings.
     pub median_us: Option<f64>,
     /// Their interquartile range, microseconds.
     pub iqr_us: Option<f64>,
-    /// The result of the gates against AUTO; none for AUTO itself.
+    /// The result of the gates against AUTO; `None` for AUTO itself.
     pub verdict: Option<String>,
     /// The gate that failed, if one did.
     pub failed_gate: Option<String>,
-    /// Why there are no or fewer readings, if a launch failed.
+    /// Why readings are missing, if a launch failed.
     pub failure: Option<String>,
 }
 
 impl SizeLine {
-    /// From the readings of each arm, microseconds, in the order of the arms and by turn.
+    /// A line from the readings of each arm, microseconds, in the order of the arms and by turn.
     pub fn of_turns(
         arms: &[Arm],
         turns_us: &[Vec<Vec<f64>>],
@@ -169,7 +169,7 @@ impl PolicyFile {
     /// Reads a file. Pure; O(bytes).
     ///
     /// # Errors
-    /// In words: not a policy file, another version, a wrong hash, or impossible arms or sizes.
+    /// A message: not a policy file, another version, a wrong hash, or impossible arms or sizes.
     pub fn read(text: &str) -> Result<PolicyFile, String> {
         if text.len() > FILE_BYTES_MAX {
             return Err(format!("larger than {} MiB", FILE_BYTES_MAX >> 20));
@@ -177,10 +177,13 @@ impl PolicyFile {
         let file: PolicyFile = serde_json::from_str(text)
             .map_err(|e| format!("not a policy file ({e}); `linkwise tune profile` writes them"))?;
         if file.linkwise_tune_profile != VERSION {
-            return Err(format!("format {}, known is {VERSION}: profile again", file.linkwise_tune_profile));
+            return Err(format!(
+                "format {}, but this version reads format {VERSION}: profile again",
+                file.linkwise_tune_profile
+            ));
         }
         if file.hash() != file.sha256 {
-            return Err("it was changed after it was written (its sha256 does not fit): profile again".into());
+            return Err("the file was changed after it was written (its sha256 differs): profile again".into());
         }
         file.profile(false)?;
         if !file.overlapped.is_empty() {

@@ -23,7 +23,7 @@ pub fn parse_sweep(text: &str) -> Result<Sweep, String> {
     Ok(out)
 }
 
-/// `64MB` as the papers write it: powers of 1024.
+/// Bytes of a size such as `64MB`. As in the papers, units are powers of 1024.
 pub fn size_bytes(text: &str) -> Option<u64> {
     let units = [("KB", 10), ("MB", 20), ("GB", 30)];
     units.iter().find_map(|(unit, shift)| text.strip_suffix(unit)?.trim().parse::<u64>().ok()?.checked_mul(1 << shift))
@@ -38,7 +38,7 @@ pub fn size_name(bytes: u64) -> String {
     }
 }
 
-/// An arm by the sweep's word for it (`tree_ll128`).
+/// The arm of a sweep's name such as `tree_ll128`.
 pub fn sweep_arm(word: &str) -> Option<Arm> {
     word.replacen('_', "/", 1).parse().ok()
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_papers_read_and_write_alike() {
+    fn sizes_of_papers_are_read_and_written_in_the_same_form() {
         for text in ["32KB", "64MB", "256MB", "1MB"] {
             assert_eq!(size_name(size_bytes(text).unwrap()), text);
         }

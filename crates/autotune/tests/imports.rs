@@ -1,4 +1,4 @@
-//! The border of this crate.
+//! Checks the imports of this crate.
 
 #[test]
 fn autotune_imports_only_what_its_border_allows() {

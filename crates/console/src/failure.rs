@@ -44,7 +44,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a message quotes of its input never moves the cursor or sets a colour: control characters become U+FFFD.
+/// Replaces control characters in a message by U+FFFD: a quoted input must not move the cursor or set a colour.
 fn printable(message: &str) -> String {
     message.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

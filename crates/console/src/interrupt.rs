@@ -1,12 +1,12 @@
-//! Ctrl-C during long work: one line says what is kept and how to resume.
+//! Ctrl-C during long work: one line reports what is kept and how to resume.
 
 use crate::say;
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
 
-/// From now on these signals end the program with the line of `kept` on standard error and exit code 128 + signal: 130 for Ctrl-C. Child
-/// processes get SIGTERM, with their process groups where they lead one.
+/// Installs a handler: from now on these signals end the program with the line of `kept` on standard error and exit
+/// code 128 + signal: 130 for Ctrl-C. Child processes get SIGTERM, together with the process groups that they lead.
 ///
 /// # Errors
 /// The operating system refuses the handler.
@@ -24,7 +24,8 @@ pub fn on_interrupt(signals: &[i32], kept: impl Fn() -> String + Send + 'static)
     Ok(())
 }
 
-/// Sends SIGTERM to every child. Linux lists children by thread; where the list is missing, children end when their pipes close.
+/// Sends SIGTERM to every child. Linux lists children by thread. If the list is missing, children end when their pipes
+/// close.
 fn end_children() {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = threads.filter_map(|t| std::fs::read_to_string(t.path().join("children")).ok());

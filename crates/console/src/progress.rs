@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between lines without a terminal.
+/// Time between two lines if standard error is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// The progress of one stage. The stage ends when the value is dropped.
@@ -21,14 +21,14 @@ enum Shown {
     Lines { stage: Arc<Mutex<Stage>>, end: Option<Sender<()>>, thread: Option<JoinHandle<()>> },
 }
 
-/// Content of the lines.
+/// The content of a line.
 struct Stage {
     name: String,
     done: usize,
     total: usize,
     doing: String,
     begun: Instant,
-    /// The caller's estimate of the time left, and when it was made; without it the finished steps give the estimate.
+    /// The caller's estimate of the time left, and its time; without it the estimate follows from the finished steps.
     left: Option<(f64, Instant)>,
 }
 

@@ -3,7 +3,7 @@
 use crate::table::WIDTH_WITHOUT_TERMINAL;
 use textwrap::core::Word;
 
-/// Fewest columns of a line: narrower text is unreadable.
+/// Smallest number of columns of a line: narrower text is unreadable.
 const WIDTH_MIN: usize = 60;
 /// Characters above which a word breaks after its commas.
 const LIST_CHARS_MIN: usize = 24;
@@ -14,8 +14,9 @@ pub fn text_width() -> usize {
     usize::from(terminal.unwrap_or(WIDTH_WITHOUT_TERMINAL)).max(WIDTH_MIN)
 }
 
-/// A paragraph in lines of at most [`text_width`] columns; lines after the first are indented by `indent`. Lines break at spaces
-/// and, where a list is longer than a line, after its commas: lists of hosts and GPUs with line ends in them read back.
+/// A paragraph in lines of at most [`text_width`] columns. Lines after the first are indented by `indent`. Lines break
+/// at spaces and, if a list is longer than a line, after its commas: a list of hosts and GPUs can be read back in spite
+/// of the line breaks.
 pub fn wrap(text: &str, indent: usize) -> String {
     wrap_within(text, indent, text_width())
 }

@@ -5,9 +5,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Seconds below which a span has a digit after the point.
+/// Spans below this number of seconds have one decimal place.
 const WITH_DIGIT_BELOW_S: f64 = 9.95;
-/// Longest printed span, seconds; longer ones are cut to it.
+/// Longest printed span, seconds; longer spans are shown as this one.
 const SPAN_S_MAX: f64 = 1e11;
 
 /// Seconds since 1970.
@@ -15,7 +15,7 @@ pub fn now_unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
-/// A span of time: `1.5 seconds`, `45 seconds`, `12 minutes`, `3 hours`. Negative ones and NaN are `0.0 seconds`.
+/// A span of time: `1.5 seconds`, `45 seconds`, `12 minutes`, `3 hours`. Negative spans and NaN give `0.0 seconds`.
 pub fn duration(seconds: f64) -> String {
     let s = if seconds.is_nan() { 0.0 } else { seconds.clamp(0.0, SPAN_S_MAX) };
     if s < WITH_DIGIT_BELOW_S {
@@ -24,8 +24,8 @@ pub fn duration(seconds: f64) -> String {
     HumanDuration(Duration::from_secs(s.round() as u64)).to_string()
 }
 
-/// A moment in the local zone and how long ago it was: `22:25 UTC, 20 minutes ago` within a day of `now`,
-/// `2026-09-09 14:26 UTC, 10 weeks ago` otherwise, `..., in 3 hours` for moments to come. Both are seconds since 1970.
+/// A moment in the local zone and its distance from now: `22:25 UTC, 20 minutes ago` within a day of `now`, `2026-09-09
+/// 14:26 UTC, 10 weeks ago` otherwise, `..., in 3 hours` for future moments. Both arguments are seconds since 1970.
 pub fn moment(unix_s: f64, now_unix_s: f64) -> String {
     moment_in(&TimeZone::system(), unix_s, now_unix_s)
 }

@@ -1,7 +1,8 @@
 //! Measures the cost of the loop at the size of a site, with the store and the model in files: `observe` and `diagnose`, first and next requests.
 //!
-//! `cargo run -p engine --example site_scale -- HOSTS READINGS [FOLDER]`. Readings are simulated. Seconds are of processor time. With a
-//! FOLDER its files stay there, for `linkwise observe --cluster HOSTSxhgx-h100 --store FOLDER/site.db --model FOLDER/model.json ...`.
+//! `cargo run -p engine --example site_scale -- HOSTS READINGS [FOLDER]`. Readings are simulated. All times are
+//! processor time in seconds. With a FOLDER the files are kept there, for `linkwise observe --cluster HOSTSxhgx-h100
+//! --store FOLDER/site.db --model FOLDER/model.json ...`.
 
 #[path = "../../predict/tests/common/cost.rs"]
 mod cost;
@@ -25,7 +26,7 @@ const MORE: usize = 20;
 /// Readings of one write.
 const BATCH: usize = 5_000;
 
-/// Saves the model in a file, like the command.
+/// Saves the model in a file, as the command does.
 struct File(PathBuf);
 
 impl ModelKeeper for File {

@@ -29,10 +29,10 @@ pub struct PlaceAnswer {
     pub pods: Vec<GpuList>,
     /// The GPUs in the order of ranks; the GPUs of a host are consecutive.
     pub rank_order: GpuList,
-    /// The groups of ranks that the request names. A group of a kind is the ranks that differ in the digit of that kind only.
+    /// The groups of ranks that the request names. The ranks of a group differ only in the digit of the group's kind.
     #[serde(default)]
     pub groups: Vec<GroupAnswer>,
-    /// What the choice means for it and the running jobs; none without jobs.
+    /// The effect of the choice on the new job and the running jobs; none without jobs.
     pub contention: Option<ContentionAnswer>,
     /// Kind of the model.
     pub model: String,
@@ -46,17 +46,18 @@ pub struct PlaceAnswer {
     pub bottleneck: BottleneckAnswer,
     /// The choice of a packing scheduler; none if it breaks the constraints.
     pub packed: Option<ScoredAnswer>,
-    /// What the simple rule would have given without a model: one host, else the lowest switch, the fewest hosts, an even split. None for one
-    /// GPU, and where no such choice keeps the limits.
+    /// The choice of the simple rule without a model: one host, else the lowest switch, the fewest hosts, an even
+    /// split. None for one GPU, and if no such choice satisfies the constraints.
     #[serde(default)]
     pub rule: Option<ScoredAnswer>,
-    /// What the choice costs, and what it gains over the rule.
+    /// The cost of the choice, and its gain over the rule.
     #[serde(default)]
     pub price: PriceAnswer,
-    /// The choice with equal counts per host, where the answer's counts differ because equal ones would waste hosts or bandwidth.
+    /// The choice with equal counts per host, if the answer's counts differ because equal ones would waste hosts or
+    /// bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal_counts: Option<ScoredAnswer>,
-    /// Candidates whose measurement would tell most, the choice first.
+    /// Candidates whose measurement would be most informative, the choice first.
     pub worth_measuring: Vec<GpuList>,
     /// The next best splits.
     pub runner_ups: Vec<ScoredAnswer>,
@@ -106,7 +107,7 @@ pub struct GroupAnswer {
     pub kind: String,
     /// Ranks of one group.
     pub size: usize,
-    /// How many groups.
+    /// Number of groups.
     pub count: usize,
     /// Share of the job's traffic, relative to the other kinds.
     pub weight: f64,
@@ -124,27 +125,27 @@ fn group(g: &place::GroupBandwidth) -> GroupAnswer {
     }
 }
 
-/// What a choice costs, and what it gains over the simple rule.
+/// The cost of a choice, and its gain over the simple rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PriceAnswer {
-    /// Is the choice the rule's own, or one that costs the same?
+    /// True if the choice is the rule's own, or costs the same.
     pub keeps_rule: bool,
-    /// Bandwidth gained over the rule's choice, among the running jobs, GB/s.
+    /// Bandwidth gained over the rule's choice, next to the running jobs, GB/s.
     pub gained_busbw_gb_per_s: f64,
-    /// The gain that was needed to leave the rule, GB/s.
+    /// The gain that was required to leave the rule's choice, GB/s.
     pub slack_gb_per_s: f64,
-    /// What the choice costs.
+    /// Cost of the choice.
     pub cost: AllocationCost,
-    /// What the rule's choice would cost.
+    /// Cost of the rule's choice.
     pub rule_cost: Option<AllocationCost>,
 }
 
-/// What GPUs cost the cluster besides bandwidth.
+/// Cost of an allocation for the cluster, other than bandwidth.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocationCost {
-    /// Hosts.
+    /// Number of hosts.
     pub hosts: usize,
-    /// Hosts that were wholly free and become part-used.
+    /// Number of hosts that were entirely free and are now partly used.
     pub hosts_broken: usize,
     /// Switches spanned, by tier, nearest to the hosts first.
     pub switches: Vec<SwitchesSpanned>,
@@ -155,7 +156,7 @@ pub struct AllocationCost {
 pub struct SwitchesSpanned {
     /// Name of the tier.
     pub tier: String,
-    /// How many.
+    /// Number of switches.
     pub count: usize,
 }
 
@@ -178,7 +179,7 @@ fn price(cluster: &Cluster, p: &place::Price) -> PriceAnswer {
     }
 }
 
-/// What a choice means among running jobs.
+/// The effect of a choice on the new job and the running jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContentionAnswer {
     /// The contention model: how jobs share links.
@@ -234,7 +235,7 @@ pub enum BottleneckAnswer {
 }
 
 impl BottleneckAnswer {
-    /// The bottleneck in a sentence; none for one GPU.
+    /// The bottleneck as a sentence; none for one GPU.
     pub fn text(&self) -> Option<String> {
         Some(match self {
             BottleneckAnswer::Host { host } => format!("Limited by the links inside host {host}."),
@@ -271,7 +272,7 @@ pub struct AvoidedSuspects {
 /// A suspected component of an allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SuspectTouched {
-    /// The component in words: `NIC mlx5_3 of n1`.
+    /// The component as text: `NIC mlx5_3 of n1`.
     pub component: String,
     /// Its host.
     pub host: String,

@@ -17,7 +17,8 @@ use topology::{Allocation, Bytes, Cluster, GpuMask};
 
 /// Probability below which a single suspect does not move a job.
 const PROBABILITY_MIN: f64 = 0.0005;
-/// What an expectation must gain to leave the search's own choice for one that costs the cluster no more; else the request's slack decides.
+/// Relative gain of the expected bandwidth that justifies another choice of the same cost. For a choice that costs the
+/// cluster more, the request's slack decides.
 const GAIN_MIN: f64 = 0.005;
 
 /// A choice that takes suspects into account.
@@ -60,7 +61,8 @@ impl<'a> Suspicion<'a> {
         all.into_iter().map(told).collect()
     }
 
-    /// Expected share of an allocation's bandwidth, 0 to 1: suspects of one defect exclude each other, defects multiply.
+    /// Expected bandwidth of an allocation as a share, 0 to 1. Suspects of one defect exclude each other; the shares of
+    /// several defects are multiplied.
     pub fn share_left(&self, effects: &Effects, a: &Allocation, size: Bytes) -> f64 {
         let left = |defect: &[(&Suspect, Component)]| {
             let lost = defect.iter().map(|(s, c)| s.probability * (1.0 - effects.of(*c, s.factor, a, size).exp()));
@@ -69,7 +71,7 @@ impl<'a> Suspicion<'a> {
         self.known.chunk_by(|x, y| x.0.defect == y.0.defect).map(left).product()
     }
 
-    /// Chooses; `choose` runs the search.
+    /// Chooses an allocation. `choose` runs the search.
     pub fn choose(
         &self,
         model: &Model,
@@ -114,7 +116,7 @@ impl<'a> Suspicion<'a> {
         let (expected_instead, Some(mut answer)) = best else {
             return Ok(Wary { answer: first, avoided: None, touched });
         };
-        // The rule knows of no suspects: the price is that of leaving its choice among all GPUs.
+        // The rule does not know the suspects. The price is that of leaving the rule's choice among all GPUs.
         let of_rule = |r: &place::Scored| r.score_gb_per_s * self.share_left(&effects, &r.allocation, request.size);
         answer.price.cost = cost(&answer);
         answer.price.rule_cost = first.price.rule_cost.clone();

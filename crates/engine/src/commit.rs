@@ -8,9 +8,10 @@ use store::Once;
 use store::once::{ANSWER_BYTES_MAX, digest};
 use store::state::{Commit, Committed, NewJob, check_job_id};
 
-/// Number of decisions without a turn. Later ones take a turn ([`store::state::Turns`]) and compete only with requests that have none.
+/// Number of decisions without a turn. Later decisions take a turn ([`store::state::Turns`]) and compete only with
+/// requests that have none.
 pub const ATTEMPTS_FREE: u32 = 3;
-/// Number of decisions in all, before [`EngineError::Conflict`].
+/// Largest number of decisions before [`EngineError::Conflict`].
 pub const ATTEMPTS_MAX: u32 = 64;
 
 impl Engine {
@@ -35,7 +36,7 @@ impl Engine {
                 turn = self.turns.as_ref().map(|t| t.take());
             }
             let snapshot = self.snapshot()?;
-            // The same request may have been sent twice at the same time, and the other one was committed first.
+            // The same request may have been sent twice at the same time, and the other copy was committed first.
             if snapshot.job(job).is_some()
                 && let Some(answer) = self.state()?.answered(job, &request, once.as_ref())?
             {

@@ -71,7 +71,7 @@ pub struct DefectAnswer {
 /// A component that may have the defect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidateAnswer {
-    /// The component in words: `NIC mlx5_3 of n1`.
+    /// The component as text: `NIC mlx5_3 of n1`.
     pub component: String,
     /// `host`, `network`, `nic`, `gpu` or `link`.
     pub kind: String,
@@ -89,7 +89,7 @@ pub struct CandidateAnswer {
     pub ln_likelihood_ratio: f64,
 }
 
-/// The cost of a defect, computed from the physics.
+/// The cost of a defect, computed by the physics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CostAnswer {
     /// Number of allocations that it slows, among those examined.

@@ -57,7 +57,7 @@ pub enum EngineError {
     NotHeld {
         /// The job.
         job: String,
-        /// Jobs that hold GPUs, in words.
+        /// Jobs that hold GPUs, as text.
         known: String,
     },
     /// A reading is above the bandwidth that the links allow.
@@ -80,10 +80,10 @@ pub enum EngineError {
         attempts: u32,
     },
     /// The model could not be saved.
-    #[error("the readings are stored, but the model that learned them could not be saved: {0}")]
+    #[error("the readings are stored, but the model with these readings could not be saved: {0}")]
     ModelNotKept(String),
     /// A stored answer cannot be read.
-    #[error("the kept answer to this request cannot be read: {0}")]
+    #[error("the stored answer to this request cannot be read: {0}")]
     KeptAnswer(String),
 }
 
@@ -184,10 +184,10 @@ impl EngineError {
             EngineError::KeptAnswer(_) => "send the request under a new key",
             EngineError::State(StateError::JobExists { .. }) => "release the job first, or choose another id",
             EngineError::State(StateError::KeyReused(_)) | EngineError::Store(StoreError::KeyReused(_)) => {
-                "give every request a key of its own"
+                "give every request a different key"
             }
             _ => match self.kind() {
-                ErrorKind::Malformed => "correct the request as the message says",
+                ErrorKind::Malformed => "correct the request",
                 ErrorKind::Impossible => "change the request as the message says, or wait until more is free",
                 ErrorKind::Busy => "send the request again in a moment",
                 ErrorKind::Broken => "repair the file or the disk that the message names",

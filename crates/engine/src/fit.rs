@@ -80,7 +80,7 @@ impl Engine {
         let name = r.kind.as_deref().unwrap_or("gp");
         let kind = self.kinds.by_name(name).ok_or_else(|| {
             let (name, kinds) = (name.chars().take(60).collect::<String>(), self.kinds.names());
-            let message = format!("`{name}` is no kind of model; known are {kinds}");
+            let message = format!("`{name}` is not a kind of model; known are {kinds}");
             EngineError::BadRequest { code: "unknown_kind", message }
         })?;
         let _alone = self.learning();

@@ -13,7 +13,7 @@ pub struct HostGpus {
     pub gpus: Vec<u8>,
 }
 
-/// An ordered list of GPU names, usable without a cluster: `["n0:0", "n0:1", "n1:0"]` in JSON.
+/// An ordered list of GPU names that can be used without a cluster: `["n0:0", "n0:1", "n1:0"]` in JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuList(pub Vec<HostGpus>);
 
@@ -36,7 +36,7 @@ impl GpuList {
         GpuList(gpus.chunk_by(|a, b| a.host == b.host).map(run).collect())
     }
 
-    /// The same GPUs as a set; GPUs that the cluster does not have are left out.
+    /// The same GPUs as an allocation; GPUs that the cluster does not have are omitted.
     pub fn allocation(&self, cluster: &Cluster) -> Allocation {
         let index = cluster.host_index();
         let mask =
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for GpuList {
             let (host, gpu) = name
                 .rsplit_once(':')
                 .and_then(|(h, g)| Some((h, g.parse().ok()?)))
-                .ok_or_else(|| D::Error::custom(format!("`{name}` is no GPU; HOST:INDEX was expected")))?;
+                .ok_or_else(|| D::Error::custom(format!("`{name}` is not a GPU; HOST:INDEX was expected")))?;
             match out.last_mut() {
                 Some(last) if last.host == host => last.gpus.push(gpu),
                 _ => out.push(HostGpus { host: host.into(), gpus: vec![gpu] }),

@@ -40,11 +40,11 @@ pub enum Request {
     Correct(CorrectRequest),
     /// Withdraw a reading.
     Withdraw(WithdrawRequest),
-    /// What does the state say?
+    /// Report the state.
     Status(StatusRequest),
 }
 
-/// An answer, tagged as its request.
+/// An answer, with the same tag as its request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant)] // an answer is made once and moved

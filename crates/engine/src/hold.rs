@@ -12,12 +12,12 @@ use store::state::{Snapshot, Turns};
 use store::{ClusterStateStore, Measurement, NewestOfHost, Query, ReadingStore};
 use topology::Cluster;
 
-/// Most readings that a fit or a diagnosis uses, the newest ones.
+/// Maximum number of readings that a fit or a diagnosis uses, the newest ones.
 pub const READINGS_MAX: usize = 200_000;
-/// Most searches that stay in memory between requests, by name and seed.
+/// Maximum number of searches that stay in memory between requests, by name and seed.
 const SEARCHES_MAX: usize = 64;
 
-/// Saves a model that has learned, for the next engine.
+/// Saves a model that has learned, so that the next engine can load it.
 pub trait ModelKeeper: Send {
     /// The engine calls this after every change of the model, before it answers the request.
     fn keep(&mut self, model: &Model) -> Result<(), String>;
@@ -82,12 +82,12 @@ impl Builder {
         self.keeper = Some(Box::new(keeper));
         self
     }
-    /// Replaces the built-in searches and contention rules.
+    /// Replaces the shipped searches and contention rules.
     pub fn searches(mut self, searches: &Registry) -> Self {
         self.searches = searches.clone();
         self
     }
-    /// Replaces the built-in kinds of models.
+    /// Replaces the shipped kinds of models.
     pub fn kinds(mut self, kinds: &ModelKinds) -> Self {
         self.kinds = kinds.clone();
         self
@@ -121,8 +121,9 @@ impl Builder {
     }
 }
 
-/// The model for the cluster as it is now: it knows hosts and types by name, so that hosts may have come, gone and changed places since the
-/// fit, and the health of NICs. A type that has another number of GPUs now is another type, of which it knows nothing.
+/// Adapts the model to the present cluster. The model refers to hosts and types by name, so hosts may have been added,
+/// removed or reordered since the fit, and the health of NICs may have changed. A type with another number of GPUs than
+/// at the fit counts as a new type, which the model has not learned.
 fn on_cluster(model: Model, cluster: &Cluster) -> Result<Model, EngineError> {
     let fitted = model.cluster();
     let same_gpus = |t: &topology::HostType| {
@@ -236,8 +237,9 @@ impl Engine {
         Ok(rows)
     }
 
-    /// The readings for a diagnosis, up to number `until`: the newest of every host, at most [`READINGS_MAX`]. The number is twice that of the
-    /// readings that the diagnosis uses, because some were rejected and some are repetitions.
+    /// The readings for a diagnosis, up to number `until`: the newest of every host, at most [`READINGS_MAX`]. The
+    /// window is twice as large as the number of readings that the diagnosis uses, because some readings were rejected
+    /// and some are repetitions.
     pub(crate) fn window(&self, until: Option<i64>) -> Query {
         let newest = NewestOfHost {
             one_host: 2 * SUBSETS_PER_HOST_MAX,

@@ -17,7 +17,7 @@ pub struct AllocateRequest {
     pub job: String,
     /// GPUs such as `n0:3`; a host means all its GPUs.
     pub gpus: Vec<String>,
-    /// The bus bandwidth that it uses, GB/s.
+    /// The bus bandwidth that the job uses, GB/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_gb_per_s: Option<f64>,
     /// Idempotency key.
@@ -34,9 +34,9 @@ pub struct AllocateAnswer {
     pub gpus: GpuList,
     /// True if the job held these GPUs before.
     pub already: bool,
-    /// Number of free GPUs after it.
+    /// Number of free GPUs after the allocation.
     pub free: usize,
-    /// True if it was done before, under the same key.
+    /// True if the request was executed before, under the same key.
     #[serde(default)]
     pub repeated: bool,
 }
@@ -57,9 +57,9 @@ pub struct ReleaseRequest {
 pub struct ReleaseAnswer {
     /// The jobs, in the order of the request.
     pub released: Vec<ReleasedJob>,
-    /// Number of free GPUs after it.
+    /// Number of free GPUs after the release.
     pub free: usize,
-    /// True if they were released before, under the same key.
+    /// True if the jobs were released before, under the same key.
     pub repeated: bool,
 }
 
@@ -91,11 +91,11 @@ pub struct DrainRequest {
 pub struct DrainAnswer {
     /// The GPUs.
     pub drained: GpuList,
-    /// Jobs that hold some of them and continue, oldest first.
+    /// Jobs that hold some of the GPUs and continue, oldest first.
     pub jobs_going_on: Vec<String>,
-    /// Number of free GPUs after it.
+    /// Number of free GPUs after the drain.
     pub free: usize,
-    /// True if it was done before, under the same key.
+    /// True if the request was executed before, under the same key.
     #[serde(default)]
     pub repeated: bool,
 }
@@ -120,19 +120,19 @@ pub struct UndrainAnswer {
     pub named: usize,
     /// Number of GPUs that the cluster file drains; they stay drained.
     pub drained_by_cluster_file: usize,
-    /// Number of free GPUs after it.
+    /// Number of free GPUs after the request.
     pub free: usize,
-    /// True if it was done before, under the same key.
+    /// True if the request was executed before, under the same key.
     #[serde(default)]
     pub repeated: bool,
 }
 
-/// What does the state say? It has no fields; unknown ones are refused as everywhere.
+/// Asks for the status of the state. The request has no fields; unknown fields are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatusRequest {}
 
-/// Everything that the state says.
+/// The status of the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusAnswer {
     /// Name of the cluster.
@@ -184,7 +184,7 @@ pub struct DrainedAnswer {
 /// A suspected component.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SuspectAnswer {
-    /// The component in words: `NIC mlx5_3 of n1`.
+    /// The component as text: `NIC mlx5_3 of n1`.
     pub component: String,
     /// Its host.
     pub host: String,
@@ -204,7 +204,7 @@ pub(crate) fn once<T: Serialize>(key: Option<&String>, request: &T) -> Result<Op
 }
 
 impl Engine {
-    /// Allocates all of the named GPUs to a job, or none.
+    /// Allocates all of the named GPUs to a job, or none of them.
     pub fn allocate(&self, r: &AllocateRequest, now_unix_s: f64) -> Result<AllocateAnswer, EngineError> {
         let gpus = self.gpus(&r.gpus)?;
         let once = once(r.key.as_ref(), &("allocate", &r.job, &r.gpus, r.demand_gb_per_s))?;

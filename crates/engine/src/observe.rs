@@ -14,9 +14,9 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
 
 /// Message size if neither the reading nor the state has one.
 const SIZE_DEFAULT: Bytes = Bytes::mib(16);
-/// Most jobs in a note on contention.
+/// Maximum number of jobs in a note on contention.
 const NAMED_MAX: usize = 16;
-/// Most readings of one request.
+/// Maximum number of readings of one request.
 const READINGS_MAX: usize = 10_000;
 
 /// A bandwidth of 0 cannot be compared or learned: models learn ratios.
@@ -26,7 +26,7 @@ pub(crate) const NO_BANDWIDTH: &str =
 /// Most GPUs that an answer names, over all its readings: about 70 MB in JSON's tree. A hundred readings of ten thousand GPUs.
 pub(crate) const GPUS_NAMED_MAX: usize = 1 << 20;
 
-/// What a job got.
+/// The bandwidth that a job achieved.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveRequest {
@@ -40,10 +40,10 @@ pub struct ObserveRequest {
     /// True if the readings are simulated.
     #[serde(default)]
     pub simulated: bool,
-    /// Only store the readings; the model and the suspects stay unchanged.
+    /// Store the readings without a change of the model and the suspects.
     #[serde(default)]
     pub only_store: bool,
-    /// Also store readings above the bandwidth that the links allow.
+    /// Store readings above the bandwidth that the links allow, too.
     #[serde(default)]
     pub force: bool,
     /// Idempotency key.
@@ -57,7 +57,7 @@ pub struct ObserveRequest {
 pub struct ReadingIn {
     /// The collective.
     pub collective: Collective,
-    /// Message size; none: that of the job's placement, else 16 MiB.
+    /// Message size; none: the size of the job's placement, else 16 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// Bus bandwidth, GB/s.
@@ -114,7 +114,7 @@ pub struct ObserveAnswer {
     pub learned: usize,
     /// Suspected components in words, with their probabilities; none without a model, and where no reading is of its collective.
     pub suspected: Option<Vec<String>>,
-    /// True if they were stored before, under the same key; this is that earlier answer.
+    /// True if the readings were stored before, under the same key; this is the earlier answer.
     pub repeated: bool,
 }
 
@@ -150,7 +150,7 @@ pub struct ObservedJob {
     pub gpus: Allocation,
     /// Message size of its placement.
     pub placed_for: Option<Bytes>,
-    /// Jobs that share NICs with it, in words.
+    /// Jobs that share NICs with this job, as text.
     pub contention: Option<String>,
 }
 
@@ -182,9 +182,9 @@ impl Engine {
         Ok(ObservedJob { job: job.into(), gpus, placed_for, contention })
     }
 
-    /// Stores a job's readings, teaches the model, and updates the suspects. Done once under a key. If an earlier attempt was killed between
-    /// storing and answering, the repetition continues with the stored readings: withdrawn readings teach nothing, and taught readings are not
-    /// taught again.
+    /// Stores a job's readings, teaches the model, and updates the suspects. A request with a key is executed once. If
+    /// an earlier attempt was killed between storing and answering, the repetition continues with the stored readings:
+    /// withdrawn readings are not learned, and readings that were learned are not learned again.
     ///
     /// # Errors
     /// Those of [`Engine::observed_job`]; no store; a reading that the store refuses or that no hardware can produce.
@@ -193,9 +193,10 @@ impl Engine {
         if let Some(o) = &once
             && let Some(answer) = self.store()?.answered(o)?
         {
-            return repeated(&answer); // even if the job has ended since
+            return repeated(&answer); // also if the job has ended since
         }
-        // Locked from before the readings are stored until they are answered: meanwhile no fit and no request with the same key learns them.
+        // The lock is held from before the readings are stored until the answer: during this time no fit and no request
+        // with the same key learns the readings.
         let teaches = !r.only_store && self.model_if_any().is_some();
         let _alone = teaches.then(|| self.learning());
         let begun = match &once {
@@ -203,7 +204,7 @@ impl Engine {
             None => None,
         };
         let (added, fresh) = match begun {
-            Some(added) => (added, Vec::new()), // even if the job has ended since
+            Some(added) => (added, Vec::new()), // also if the job has ended since
             None => {
                 let measurements = self.observed(r, now_unix_s)?;
                 let records: Vec<store::Record> = measurements.iter().cloned().map(Into::into).collect();
@@ -280,15 +281,15 @@ impl Engine {
         Ok(measurements)
     }
 
-    /// The stored readings of an earlier attempt of the request, and which of them are withdrawn or rejected.
+    /// The stored readings of an earlier attempt of the request, each with the reason if it was withdrawn or rejected.
     fn stored(&self, ids: &[Option<i64>]) -> Result<Vec<(Measurement, Option<NotLearned>)>, EngineError> {
         let store = self.store()?;
         let mut readings = Vec::with_capacity(ids.len());
         for id in ids {
-            // Every reading of an observation got a number, because observations have no run ids.
+            // Every reading of an observation has a number, because observations have no run ids.
             let id = id.ok_or_else(|| EngineError::KeptAnswer("a reading has no number".into()))?;
             let found = store.readings(&Query { id: Some(id), with_withdrawn: true, ..Query::all() })?.pop();
-            let found = found.ok_or_else(|| EngineError::KeptAnswer(format!("reading {id} is not there any more")))?;
+            let found = found.ok_or_else(|| EngineError::KeptAnswer(format!("reading {id} no longer exists")))?;
             let m = found.record.measurement;
             let gone = (found.withdrawn || m.quality == Quality::Rejected).then_some(NotLearned::Gone);
             readings.push((m, gone));
@@ -327,7 +328,7 @@ fn not_held(job: &str, now: &Snapshot) -> EngineError {
     EngineError::NotHeld { job: job.into(), known }
 }
 
-/// Jobs across several hosts that share a NIC with this job, in words; none if no other job uses its NICs.
+/// Jobs across several hosts that share a NIC with this job, as text; none if no other job uses its NICs.
 fn contention(cluster: &Cluster, now: &Snapshot, job: &str, gpus: &Allocation) -> Option<String> {
     if gpus.host_count() < 2 {
         return None;

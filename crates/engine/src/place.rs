@@ -20,7 +20,8 @@ pub(crate) struct Decided {
 }
 
 impl Engine {
-    /// Chooses GPUs for a job; with `commit` the job holds them after the return. `now_unix_s` is the present time, seconds since 1970.
+    /// Chooses GPUs for a job. With `commit` the job holds them when the function returns. `now_unix_s` is the present
+    /// time, seconds since 1970.
     ///
     /// # Errors
     /// No model; a request that is malformed or cannot be met; with `commit`, the errors of [`store::state::State::commit`], and
@@ -80,7 +81,7 @@ impl Engine {
     }
 }
 
-/// A message size that a store takes readings of: a job is observed at the size that it was placed for.
+/// Refuses a message size that a store does not accept: a job is observed at the size that it was placed for.
 pub(crate) fn check_size(size: Bytes) -> Result<(), EngineError> {
     if (1..=SIZE_BYTES_MAX).contains(&size.0) {
         return Ok(());
@@ -88,7 +89,7 @@ pub(crate) fn check_size(size: Bytes) -> Result<(), EngineError> {
     Err(EngineError::bad(format!("the message size is {} bytes; 1 to {SIZE_BYTES_MAX} was expected", size.0)))
 }
 
-/// The request as things stand: of its free GPUs those that are, and the running jobs as neighbours.
+/// The request with the present state: only GPUs that are free now, and the running jobs as neighbours.
 fn apply_snapshot(request: &Request, now: &Snapshot) -> Request {
     let free = |&(h, m): &(_, GpuMask)| (h, GpuMask(m.0 & now.free.mask(h).0));
     let running = now.jobs.iter().filter(|j| request.jobs.iter().all(|k| k.id != j.id)).map(|j| Job {

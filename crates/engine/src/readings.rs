@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use store::{By, Done, Quality, Query, ReadingChange, Source, StoredReading, WhatChanged};
 use topology::{Allocation, Bandwidth, Bytes, Collective};
 
-/// Readings of an answer if the request has no limit.
+/// Number of readings of an answer if the request has no limit.
 const LIMIT_DEFAULT: usize = 100;
-/// Most readings of an answer.
+/// Maximum number of readings of an answer.
 const LIMIT_MAX: usize = 10_000;
 
 /// Lists readings. A field that is left out does not restrict the list.
@@ -31,13 +31,14 @@ pub struct ReadingsRequest {
     /// Only readings of this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// Only readings after this number, oldest first; for paging: give the last number of the previous page.
+    /// Only readings after this number, oldest first. For paging, give the last number of the previous page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<i64>,
     /// Include withdrawn readings.
     #[serde(default)]
     pub withdrawn: bool,
-    /// At most so many, 1 to 10,000: the newest, and with `after` the oldest of those; none: 100. Fewer where they name over a million GPUs.
+    /// Maximum number of readings, 1 to 10,000: the newest, or with `after` the oldest; none: 100. The answer has fewer
+    /// if they would name more than a million GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -47,7 +48,7 @@ pub struct ReadingsRequest {
 pub struct ReadingsAnswer {
     /// The newest matching readings; with `after`, the oldest.
     pub readings: Vec<StoredReadingAnswer>,
-    /// True if there are older ones; with `after`, newer ones.
+    /// True if there are older readings; with `after`, newer readings.
     pub more: bool,
 }
 
@@ -94,7 +95,7 @@ pub struct CorrectRequest {
     pub who: String,
     /// The reason.
     pub why: String,
-    /// Also accept a bandwidth above the one that the links allow.
+    /// Accept a bandwidth above the one that the links allow, too.
     #[serde(default)]
     pub force: bool,
     /// Idempotency key.
@@ -122,9 +123,10 @@ pub struct WithdrawRequest {
 pub struct ReadingChangeAnswer {
     /// The change.
     pub change: ReadingChange,
-    /// True if it was done before, under the same key.
+    /// True if the change was made before, under the same key.
     pub repeated: bool,
-    /// A note: a model that learned the reading is unchanged until the next fit; fits and diagnoses use the change immediately.
+    /// True if a model may have learned the old value. That model is unchanged until the next fit; fits and diagnoses
+    /// use the change immediately.
     pub fit_again: bool,
 }
 
@@ -144,7 +146,7 @@ impl Engine {
         };
         let limit = r.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
         if limit == 0 {
-            return Err(EngineError::bad(format!("`limit` is 0; 1 to {LIMIT_MAX} readings can be asked for")));
+            return Err(EngineError::bad(format!("`limit` is 0; 1 to {LIMIT_MAX} was expected")));
         }
         let query = Query {
             job: r.job.clone(),

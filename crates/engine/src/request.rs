@@ -6,17 +6,17 @@ use place::{Contention, Registry, Request, Split};
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Bytes, Cluster};
 
-/// Most measured candidates of a request.
+/// Maximum number of measured candidates of a request.
 const MEASURED_MAX: usize = 1000;
 
-/// Asks for GPUs for a job. All fields but `gpus` (or `pods`) may be left out. The fields of the job are those of a request line.
+/// Asks for GPUs for a job. Only `gpus` (or `pods`) is required. The fields of the job are those of a request line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceRequest {
     /// Number of GPUs; with `pods` their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u64>,
-    /// GPUs of every pod; a pod lies on one host, several may share one.
+    /// Number of GPUs of every pod. A pod runs on one host; several pods may share a host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<u64>,
     /// Kinds of groups of ranks; the first is the lowest digit of a rank.
@@ -40,8 +40,8 @@ pub struct PlaceRequest {
     /// Weight of bandwidth that running jobs lose relative to the new job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_weight: Option<f64>,
-    /// The bandwidth that is given up for fewer hosts, fewer switches, an even split and whole hosts: `5%`, or `1sd` (deviations of the
-    /// difference of two predictions); none: `1sd`.
+    /// The bandwidth to give up for fewer hosts, fewer switches, an even split and whole hosts: `5%`, or `1sd`
+    /// (standard deviations of the difference of two predictions); none: `1sd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slack: Option<String>,
     /// Name of the search; none: `auto`.
@@ -74,7 +74,7 @@ pub struct GroupIn {
     pub weight: Option<f64>,
 }
 
-/// What the chosen GPUs must satisfy.
+/// Constraints on the chosen GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConstraintsIn {
@@ -87,10 +87,10 @@ pub struct ConstraintsIn {
     /// Only GPUs of this model, or hosts of this type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
-    /// Fewest GPUs on any host of the job.
+    /// Minimum number of GPUs on any host of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_host_min: Option<u64>,
-    /// Most hosts.
+    /// Maximum number of hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts_max: Option<u64>,
     /// No NIC may be shared with a running job.
@@ -99,22 +99,22 @@ pub struct ConstraintsIn {
     /// Hosts may give different numbers of GPUs; otherwise all give the same number where that is feasible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uneven: Option<bool>,
-    /// GPUs on every host that takes part.
+    /// Number of GPUs on every host of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_host: Option<u64>,
-    /// Most GPUs on any host.
+    /// Maximum number of GPUs on any host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_host_max: Option<u64>,
-    /// Most switches of a tier.
+    /// Maximum number of switches of a tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches_max: Option<u64>,
-    /// The tier of `switches_max`; none: the one nearest to the hosts.
+    /// The tier of `switches_max`; none: the tier nearest to the hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch_tier: Option<String>,
     /// All GPUs below one switch of this tier, or on one `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require_level: Option<String>,
-    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on.
+    /// All GPUs below one switch of this tier if possible, else below one switch of the next higher tier, and so on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefer_level: Option<String>,
     /// As few GPUs as possible below any one switch of this tier, or on any one `host`.
@@ -148,7 +148,7 @@ pub struct MeasuredIn {
     pub busbw_gb_per_s: f64,
 }
 
-/// A request in the engine's form; doors with their own flags build it directly.
+/// A request in the engine's form. Clients in Rust can build it directly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlaceQuery {
     /// The request; the engine takes free GPUs and running jobs of the state into account.

@@ -14,11 +14,12 @@ use std::sync::Arc;
 use store::{Measurement, Once, Query};
 use topology::Bytes;
 
-/// Largest ratio of a reading's size to the nearest size of the model; bandwidth grows with size, so readings farther away do not train it.
+/// Largest ratio of a reading's size to the nearest size of the model. Bandwidth grows with size, so readings at more
+/// distant sizes do not train the model.
 const SIZE_RATIO_MAX: f64 = 1.5;
 /// Readings that suspected defects slow below this share do not train the model.
 const EXPLAINED: f64 = 0.95;
-/// Most readings that one request may teach.
+/// Maximum number of readings that one request may teach.
 const LEARN_MAX: usize = 10_000;
 
 /// The reason why the model did not learn a reading.
@@ -33,7 +34,7 @@ pub enum NotLearned {
     OtherCollective,
     /// The model was fitted on other sizes.
     OtherSize,
-    /// A suspected defect explains it.
+    /// A suspected defect explains the reading.
     Explained,
     /// Its bandwidth is 0, and models learn ratios.
     NoBandwidth,
@@ -41,12 +42,12 @@ pub enum NotLearned {
     KindLearnsByFit,
     /// The reading was withdrawn or rejected before the request was answered.
     Gone,
-    /// An earlier attempt of the request taught it.
+    /// An earlier attempt of the request taught the reading.
     TaughtBefore,
 }
 
 impl NotLearned {
-    /// The reason in words.
+    /// The reason as a phrase.
     pub fn text(self) -> &'static str {
         match self {
             NotLearned::Contended => "other jobs shared its NICs",
@@ -69,14 +70,14 @@ pub struct Taught {
     pub expected_gb_per_s: Option<f64>,
     /// Its standard deviation, GB/s.
     pub std_gb_per_s: Option<f64>,
-    /// True if the model learned it.
+    /// True if the model learned the reading.
     pub learned: bool,
-    /// The reason if it did not.
+    /// The reason if the model did not learn the reading.
     pub why_not: Option<NotLearned>,
 }
 
 impl Taught {
-    /// A reading for which the model made no prediction.
+    /// The effect of a reading for which the model made no prediction.
     pub(crate) fn nothing(why_not: Option<NotLearned>) -> Taught {
         Taught { expected_gb_per_s: None, std_gb_per_s: None, learned: false, why_not }
     }
@@ -103,9 +104,9 @@ pub struct LearnAnswer {
     pub links_allow_gb_per_s: Vec<Option<f64>>,
     /// Number of readings that the model learned.
     pub learned: usize,
-    /// Suspected components in words, with their probabilities.
+    /// Suspected components as text, with their probabilities.
     pub suspected: Vec<String>,
-    /// True if they were taught before, under the same key; this is that earlier answer.
+    /// True if the readings were taught before, under the same key; this is the earlier answer.
     pub repeated: bool,
 }
 
@@ -120,7 +121,7 @@ impl Learned {
     pub(crate) fn updates(&self) -> usize {
         self.taught.iter().filter(|t| t.learned).count()
     }
-    /// Suspects in words, `NIC mlx5_3 of n1 (96.1 %)`, most probable first within each defect.
+    /// Suspects as text, `NIC mlx5_3 of n1 (96.1 %)`, most probable first within each defect.
     pub(crate) fn suspected(&self) -> Vec<String> {
         let cluster = self.model.cluster();
         let candidates = self.diagnosis.defects.iter().flat_map(|d| &d.candidates);
@@ -135,8 +136,8 @@ pub(crate) fn kept<T: DeserializeOwned>(answer: &str) -> Result<T, EngineError> 
 }
 
 impl Engine {
-    /// Teaches the model stored readings, and updates the suspects. Done once under a key: if an earlier attempt was killed before its answer,
-    /// the repetition teaches the remaining readings.
+    /// Teaches the model stored readings, and updates the suspects. A request with a key is executed once: if an
+    /// earlier attempt was killed before its answer, the repetition teaches the remaining readings.
     ///
     /// # Errors
     /// No model or store; a reading that does not exist, was withdrawn or rejected, or is named twice.
@@ -154,7 +155,7 @@ impl Engine {
         if let Some(o) = &once
             && let Some(answer) = self.store()?.answered(o)?
         {
-            let a: LearnAnswer = kept(&answer)?; // even if readings were withdrawn since
+            let a: LearnAnswer = kept(&answer)?; // also if readings were withdrawn since
             return Ok(LearnAnswer { repeated: true, ..a });
         }
         let measurements = self.named(&r.readings)?;
@@ -246,7 +247,7 @@ impl Engine {
     }
 }
 
-/// The reason why a reading cannot teach a model, as far as it is known in advance.
+/// The reason why a reading cannot teach a model, if it is known before the attempt.
 fn why_not(model: &Model, diagnosis: &Diagnosis, m: &Measurement) -> Option<NotLearned> {
     if m.contention.is_some() {
         Some(NotLearned::Contended)

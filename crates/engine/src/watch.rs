@@ -1,10 +1,10 @@
 //! Updates the suspects with each reading.
 //!
-//! The first update reads the newest readings of every host into a [`Monitor`]: its cost depends on the number of hosts, not on the size of
-//! the store. Every later update adds the new readings; its cost depends only on their hosts. The monitor compares readings with the model
-//! with which it was made, because single learned readings change predictions little. It is rebuilt after a fit, after a change to one of
-//! its readings (correction, withdrawal, new quality), and after [`LEARNED_MAX`] learned readings. A process that answers one request
-//! builds it once.
+//! The first update reads the newest readings of every host into a [`Monitor`]: its cost depends on the number of
+//! hosts, not on the size of the store. Every later update adds the new readings; its cost depends only on their hosts.
+//! The monitor compares readings with the model with which it was made, because single learned readings change
+//! predictions little. It is rebuilt after a fit, after a change to one of its readings (correction, withdrawal, new
+//! quality), and after [`LEARNED_MAX`] learned readings. A process that answers one request builds the monitor once.
 //!
 //! Memory: that of the monitor ([`predict::doctor::PAIRS_MAX`]), independent of the size of the store.
 
@@ -25,7 +25,7 @@ pub(crate) struct Watch {
     monitor: Monitor,
     /// Revision of the store at the last update.
     revision: Revision,
-    /// The model of the last update; a model that learning did not derive from it comes from a fit.
+    /// The model of the last update. A model that does not derive from it by learning comes from a fit.
     model: Arc<Model>,
     learned: u32,
 }

@@ -18,7 +18,7 @@ fn sixty_four_concurrent_clients_share_no_gpu_and_all_get_their_jobs() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(32); // 256 GPUs: exactly 64 clients with two jobs of two GPUs each
     let m = model(&c);
-    let engines: Vec<Engine> = (0..4).map(|_| engine(folder.path(), &c, m.clone())).collect(); // as four processes have them
+    let engines: Vec<Engine> = (0..4).map(|_| engine(folder.path(), &c, m.clone())).collect(); // as in four processes
     let got: Vec<(String, Vec<String>, u32)> = std::thread::scope(|s| {
         let client = |w: usize| {
             let (engine, c) = (&engines[w % engines.len()], &c);
@@ -37,12 +37,12 @@ fn sixty_four_concurrent_clients_share_no_gpu_and_all_get_their_jobs() {
     for (job, gpus, attempts) in &got {
         assert!((1..=ATTEMPTS_MAX).contains(attempts));
         for g in gpus {
-            assert_eq!(holder.insert(g.clone(), job.clone()), None, "{g} was given out twice");
+            assert_eq!(holder.insert(g.clone(), job.clone()), None, "{g} was allocated twice");
         }
     }
     assert_eq!((got.len(), holder.len()), (CLIENTS * JOBS, c.gpu_count()), "GPUs are left");
     let most = got.iter().map(|g| g.2).max().unwrap();
-    assert!(most > 1, "they did not race");
+    assert!(most > 1, "the clients did not compete");
     println!("at most {most} decisions for a job, {ATTEMPTS_FREE} of them without a turn");
     let now = engines[0].snapshot().unwrap();
     for j in &now.jobs {
@@ -57,7 +57,7 @@ fn eight_simultaneous_copies_of_a_commit_are_granted_once_and_get_the_same_answe
     let m = model(&c);
     for round in 0..6 {
         let folder = tempfile::tempdir().unwrap();
-        let engines: Vec<Engine> = (0..8).map(|_| engine(folder.path(), &c, m.clone())).collect(); // as eight processes
+        let engines: Vec<Engine> = (0..8).map(|_| engine(folder.path(), &c, m.clone())).collect(); // as in eight processes
         let start = std::sync::Barrier::new(engines.len());
         let client = |e: &Engine| {
             start.wait();
@@ -114,7 +114,8 @@ fn writes_proceed_during_a_search_and_an_outdated_decision_is_repeated() {
     let query = engine::PlaceQuery { search: "slow".into(), ..take(&c, 8, "slow") };
     std::thread::scope(|s| {
         let placed = s.spawn(|| slow.place(&query, 1.0).unwrap());
-        // The first decision is running, and continues only after all these writes: a lock that it held would refuse them.
+        // The first decision is running, and continues only after all these writes. If it held a lock, the writes would
+        // fail.
         has_begun.recv().unwrap();
         for n in 0..WRITES {
             let job = format!("quick-{n}");
@@ -124,7 +125,7 @@ fn writes_proceed_during_a_search_and_an_outdated_decision_is_repeated() {
         }
         other.place(&take(&c, 8, "stays"), 1.0).unwrap();
         go.send(()).unwrap();
-        // Its chosen GPUs are held by now: it decides again, on the present state.
+        // The GPUs that it chose are held by now: the engine decides again, on the present state.
         has_begun.recv().unwrap();
         go.send(()).unwrap();
         let a = placed.join().unwrap();
@@ -148,7 +149,7 @@ fn a_repeated_commit_gets_the_same_answer_and_the_decision_stays() {
     let larger = e.place(&take(&c, 8, "train-7"), 3.0).unwrap_err();
     assert_eq!((larger.code(), larger.kind()), ("job_exists", engine::ErrorKind::Impossible));
 
-    // Under a key the answer stays after the job's end: a late repetition must not place the job again.
+    // With a key the answer is kept after the job's end: a late repetition must not place the job again.
     let keyed = engine::PlaceQuery { key: Some("k".into()), ..take(&c, 4, "keyed") };
     let first = e.place(&keyed, 4.0).unwrap();
     e.release(&ReleaseRequest { jobs: vec!["keyed".into()], key: None }, 5.0).unwrap();

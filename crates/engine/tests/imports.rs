@@ -1,7 +1,7 @@
-//! The imports that this crate may have.
+//! Checks the imports of this crate.
 
 #[test]
-fn the_engine_imports_the_rooms_below_it_and_no_door() {
+fn the_engine_imports_only_crates_of_lower_floors() {
     house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["fabric", "measure", "place", "predict", "store", "topology"]);
 }
 

@@ -1,4 +1,5 @@
-//! Requests that clients should not send: refused with a reason, or answered within limits. All bandwidths are invented.
+//! Requests that clients should not send are refused with a reason, or answered within limits. All bandwidths are
+//! invented.
 
 mod common;
 
@@ -17,7 +18,7 @@ fn error(e: &engine::Engine, request: &Value) -> ErrorForm {
 }
 
 #[test]
-fn a_message_size_that_no_store_takes_is_refused_before_a_job_is_placed_for_it() {
+fn a_message_size_that_no_store_accepts_is_refused_before_a_job_is_placed() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(2);
     let e = engine(folder.path(), &c, model(&c));
@@ -34,7 +35,7 @@ fn a_message_size_that_no_store_takes_is_refused_before_a_job_is_placed_for_it()
     ask(&e, &json!({"request": "place", "gpus": 4, "size_bytes": 1u64 << 50, "commit": "j"})).unwrap();
     let got =
         json!({"request": "observe", "job": "j", "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 9.0}]});
-    ask(&e, &got).unwrap(); // at the size that it was placed for
+    ask(&e, &got).unwrap(); // at the size of the job's placement
 }
 
 #[test]
@@ -88,7 +89,7 @@ fn readings_of_thousands_of_gpus_are_answered_alike_and_listed_page_by_page() {
 }
 
 #[test]
-fn a_reading_of_no_bandwidth_leaves_every_prediction_a_number() {
+fn after_a_reading_of_zero_bandwidth_every_prediction_is_a_finite_number() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));

@@ -43,7 +43,7 @@ fn expected(e: &Engine, gpus: &str) -> f64 {
 }
 
 #[test]
-fn every_reading_reports_what_it_taught_or_why_it_taught_nothing() {
+fn every_reading_reports_its_effect_or_the_reason_for_none() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
@@ -55,7 +55,7 @@ fn every_reading_reports_what_it_taught_or_why_it_taught_nothing() {
     let why: Vec<_> = a.readings.iter().map(|r| (r.taught.learned, r.taught.why_not)).collect();
     let expected = [(true, None), (false, Some(NotLearned::OtherSize)), (false, Some(NotLearned::OtherCollective))];
     assert_eq!((why.as_slice(), a.learned), (&expected[..], 1));
-    assert_eq!(a.readings[0].taught.expected_gb_per_s, Some(v), "the prediction before it was learned");
+    assert_eq!(a.readings[0].taught.expected_gb_per_s, Some(v), "the prediction before the reading was learned");
     let one_host = e.observe(&observe("n0:0 n0:1", vec![reading(30.0)]), 2.0).unwrap();
     assert_eq!(one_host.readings[0].taught.why_not, Some(NotLearned::OneHost));
     let bound =
@@ -77,14 +77,14 @@ fn an_observation_under_a_key_is_stored_and_learned_once_with_the_same_answer() 
     let again = e.observe(&request, 2.0).unwrap();
     assert!(again.repeated && !first.repeated);
     assert_eq!(engine::ObserveAnswer { repeated: false, ..again }, first);
-    assert_eq!(expected(&e, two), after, "it was not learned twice");
+    assert_eq!(expected(&e, two), after, "the reading was not learned twice");
     assert_eq!(e.readings(&ReadingsRequest::default()).unwrap().readings.len(), 1);
     let other = ObserveRequest { readings: vec![reading(1.0)], ..request };
     let error = e.observe(&other, 3.0).unwrap_err();
     assert_eq!((error.code(), error.kind()), ("key_reused", ErrorKind::Malformed));
 }
 
-/// A keeper that fails the first time, as with a full disk.
+/// A keeper that fails the first time, like a full disk.
 struct FullOnce(Arc<Mutex<u32>>);
 
 impl ModelKeeper for FullOnce {
@@ -111,7 +111,7 @@ fn a_retry_after_a_model_that_could_not_be_saved_stores_nothing_twice_and_learns
     let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(before * 0.98)]) };
     let error = e.observe(&request, 1.0).unwrap_err();
     assert!(matches!(error, EngineError::ModelNotKept(_)) && error.kind() == ErrorKind::Broken);
-    assert_eq!(expected(&e, two), before, "a model that is not kept is not used");
+    assert_eq!(expected(&e, two), before, "a model that is not saved is not used");
     let again = e.observe(&request, 2.0).unwrap();
     assert_eq!((again.learned, *calls.lock().unwrap()), (1, 2));
     assert_eq!(e.readings(&ReadingsRequest::default()).unwrap().readings.len(), 1);
@@ -123,7 +123,7 @@ fn once(request: &ObserveRequest) -> Once {
     Once::new(request.key.as_deref().unwrap(), &text).unwrap()
 }
 
-/// An engine with a state that cannot save its first model, so that a first observation is stored and not answered.
+/// An engine that cannot save its first model, so that a first observation is stored but not answered.
 fn cut_off(folder: &Path, c: &Cluster) -> Engine {
     Engine::builder(c.clone())
         .model(learning_model(c))
@@ -234,7 +234,7 @@ fn one_key_in_two_threads_teaches_once_and_a_fit_never_comes_between_storing_and
         }
         s.spawn(|| e.observe(&observe(two, vec![reading(40.0)]), 3.0).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(100));
-        assert_eq!(stored(), before, "it is stored when the fit is over");
+        assert_eq!(stored(), before, "the reading is stored when the fit is over");
     });
     assert_eq!(stored(), before + 1);
 }
@@ -254,7 +254,7 @@ fn a_bandwidth_that_no_link_can_carry_is_refused_unless_it_is_forced() {
     let id = e.observe(&forced, 1.0).unwrap().readings[0].id.unwrap();
     // A possible bandwidth is accepted: 8 GPUs with a NIC of 50 GB/s each, doubled by reduction in the switches.
     e.observe(&observe("n0 n1", vec![reading(400.0 * 1.9)]), 1.0).unwrap();
-    let who = || ("ada".to_owned(), "a slip of unit".to_owned());
+    let who = || ("ada".to_owned(), "wrong unit".to_owned());
     let (who, why) = who();
     let correct =
         CorrectRequest { id, busbw_gb_per_s: 88_888.0, who: who.clone(), why: why.clone(), ..Default::default() };
@@ -269,7 +269,7 @@ fn a_bandwidth_that_no_link_can_carry_is_refused_unless_it_is_forced() {
 }
 
 #[test]
-fn withdrawn_readings_teach_no_fit_and_no_diagnosis() {
+fn no_fit_and_no_diagnosis_uses_withdrawn_readings() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let path = folder.path().join("s.db");
@@ -290,7 +290,7 @@ fn withdrawn_readings_teach_no_fit_and_no_diagnosis() {
 }
 
 #[test]
-fn a_reading_is_taught_once_by_a_request_and_pages_after_a_reading_leave_none_out() {
+fn a_request_teaches_a_reading_once_and_pages_after_a_reading_are_complete() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
@@ -317,7 +317,7 @@ fn a_reading_is_taught_once_by_a_request_and_pages_after_a_reading_leave_none_ou
 }
 
 #[test]
-fn a_repeated_change_of_the_state_says_so() {
+fn a_repeated_change_of_the_state_is_reported_as_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(2);
     let e = engine(folder.path(), &c, model(&c));
@@ -354,7 +354,7 @@ fn an_answer_lists_the_avoided_suspects_and_those_that_the_choice_uses() {
     assert!(avoided.expected_instead_gb_per_s > avoided.expected_with_suspects_gb_per_s);
     assert!(avoided.predicted_gb_per_s > avoided.expected_with_suspects_gb_per_s);
     assert!(moved.suspects_touched.is_empty());
-    // All 16 GPUs are needed: the suspect is part of the answer, and named.
+    // All 16 GPUs are needed: the choice uses the suspect, and the answer names it.
     let all = e.place(&what_if(&c, 16), 1.0).unwrap();
     assert!(all.avoided.is_none());
     assert_eq!(all.suspects_touched[0].host, c.hosts[host as usize].name);
@@ -463,7 +463,7 @@ fn suspects_updated_reading_by_reading_equal_those_of_all_readings_at_once() {
     let mut store = Store::open(&folder.path().join("s.db"), &c).unwrap();
     let records: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
     store.insert_batch(&records).unwrap();
-    let before = suspected(&e); // the invented tables of n0 and n1 are not those of the others
+    let before = suspected(&e); // the invented tables of n0 and n1 differ from those of the other hosts
     // From now on n2 sends at half its rate.
     let mut ids = Vec::new();
     for (i, gpus) in
@@ -479,7 +479,7 @@ fn suspects_updated_reading_by_reading_equal_those_of_all_readings_at_once() {
     for id in ids {
         e.withdraw(&WithdrawRequest { id, who: "a".into(), why: "b".into(), key: None }, 200.0).unwrap();
     }
-    alike(&suspected(&e), &before); // withdrawn readings suspect nothing
+    alike(&suspected(&e), &before); // withdrawn readings no longer count
 }
 
 #[test]

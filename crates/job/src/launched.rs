@@ -1,13 +1,14 @@
-//! Launchers: those that started `linkwise run` as several tasks of one job, and commands that start processes on other hosts.
+//! Launchers: those that started `linkwise run` as several tasks of one job, and commands that start processes on other
+//! hosts.
 
 use agreement::launcher::{Launcher, MPICH, OPEN_MPI, SLURM, slurm_host_list, slurm_hosts};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// One of several `linkwise run` that a launcher started for one job.
+/// One `linkwise run` of several that a launcher started for one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchedTask {
-    /// Counted from 0.
+    /// Number of this task, from 0.
     pub number: u32,
     /// Number of tasks; two or more.
     pub count: u32,
@@ -19,11 +20,12 @@ pub struct LaunchedTask {
     pub hosts_known: bool,
 }
 
-/// Without torchrun, which starts Python programs and never `linkwise run`.
+/// All launchers except torchrun, which starts Python programs and never `linkwise run`.
 const LAUNCHERS: [Launcher; 3] = [OPEN_MPI, MPICH, SLURM];
 
 impl LaunchedTask {
-    /// From the environment; `None` where one `linkwise run` serves the whole job, or no launcher is recognised.
+    /// Reads the task from the environment; `None` if one `linkwise run` serves the whole job, or if no launcher is
+    /// recognised.
     pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<LaunchedTask> {
         LAUNCHERS.iter().find_map(|launcher| {
             let place = launcher.process(&env)?;
@@ -62,12 +64,12 @@ const HOST_OPTIONS: [&str; 10] = [
     "-f",
 ];
 
-/// The launcher that the command begins with, where it may start processes on other hosts.
+/// The launcher that the command begins with, if it may start processes on other hosts.
 pub fn reaches_other_hosts(command: &[OsString], env: impl Fn(&str) -> Option<String>) -> Option<&str> {
     let program = Path::new(command.first()?).file_name()?.to_str()?;
     let hosts = slurm_hosts(&env);
     let reaches = match program {
-        // Outside of an allocation srun creates one, on any hosts.
+        // Outside of an allocation srun creates one, possibly on other hosts.
         "srun" => hosts.is_none_or(|n| n > 1),
         "mpirun" | "mpiexec" | "mpiexec.hydra" | "orterun" | "prun" => {
             hosts.is_some_and(|n| n > 1)
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_one_host_meet_by_the_name_of_the_job() {
+    fn tasks_of_one_host_use_the_name_of_the_job_as_rendezvous() {
         let slurm = [
             ("SLURM_PROCID", "3"),
             ("SLURM_STEP_NUM_TASKS", "8"),
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_several_hosts_have_no_place_of_their_own() {
+    fn tasks_of_several_hosts_have_no_default_rendezvous() {
         let slurm = [
             ("SLURM_PROCID", "3"),
             ("SLURM_STEP_NUM_TASKS", "8"),
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn one_task_or_nonsense_is_no_launcher() {
+    fn one_task_or_invalid_variables_give_no_launched_task() {
         for vars in [
             &[][..],
             &[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")],

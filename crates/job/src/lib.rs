@@ -1,6 +1,5 @@
-//! A job with the plugin: which launcher started it ([`launched`]), where the plugin is ([`plugin`]), which signals
-//! reach the job ([`signals`]), and what its traces say
-//! ([`report`]).
+//! A job with the plugin: the launcher that started it ([`launched`]), the path of the plugin ([`plugin`]), the signals
+//! that are forwarded to the job ([`signals`]), and the report of its traces ([`report`]).
 
 mod error;
 pub mod launched;

@@ -1,4 +1,4 @@
-//! Where the NCCL plugin of this installation is.
+//! The path of the NCCL plugin of this installation.
 
 use crate::JobError;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The library's file name.
 pub const LIBRARY: &str = "liblinkwise_nccl.so";
 
-/// The library: `LINKWISE_PLUGIN`, or next to the running command, or in `../lib`.
+/// The path of the library: `LINKWISE_PLUGIN`, or next to the running command, or in `../lib`.
 ///
 /// # Errors
 /// [`JobError::PluginNotThere`], [`JobError::PluginNotInstalled`].
@@ -17,7 +17,7 @@ pub fn library() -> Result<PathBuf, JobError> {
     next_to_command(LIBRARY, &["", "../lib", "deps"]).ok_or(JobError::PluginNotInstalled { library: LIBRARY })
 }
 
-/// A file in one of these folders, which are relative to that of the running command.
+/// A file in one of these folders. The folders are relative to the folder of the running command.
 pub fn next_to_command(name: &str, folders: &[&str]) -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?.canonicalize().ok()?;
     let home = exe.parent()?;

@@ -267,7 +267,7 @@ fn bad_input_is_one_error_and_exit_code_2() {
     assert!(code == 1 && err.contains("fewer than two idle GPUs"), "{err}");
     assert_eq!(run(&with(&["--samples", "5", "--no-intra"])).0, 0);
     let (code, _, err) = run(&["--cluster", "het-ra", "--backend", "simulated", "--store", &store]);
-    assert!(code == 2 && err.contains("is of another cluster (`h100`, given is `het-ra`)"), "{err}");
+    assert!(code == 2 && err.contains("belongs to another cluster (`h100`, given: `het-ra`)"), "{err}");
 }
 
 #[test]

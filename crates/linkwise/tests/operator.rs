@@ -114,7 +114,7 @@ fn eight_processes_that_place_and_commit_at_the_same_time_share_the_cluster_with
     let mut holder = BTreeMap::new();
     for (job, gpus) in &got {
         for g in gpus {
-            assert_eq!(holder.insert(g.clone(), job.clone()), None, "{g} was given out twice");
+            assert_eq!(holder.insert(g.clone(), job.clone()), None, "{g} was allocated twice");
         }
     }
     assert_eq!(holder.len(), 32, "GPUs are left");
@@ -143,7 +143,7 @@ fn jobs_of_the_state_are_the_contention_and_a_committed_name_is_taken() {
     let now = json(d, &["cluster", "show", "--state", "s", "--format", "json"]);
     assert_eq!(now["jobs"].as_array().map(Vec::len), Some(2));
     let e = refused(d, &["place", "--cluster", "het-ra", "--state", "s", "--model", "m.json", "--gpus", "8"], 2);
-    assert!(e.contains("is of another cluster (`h100`, given is `het-ra`)"), "{e}");
+    assert!(e.contains("belongs to another cluster (`h100`, given: `het-ra`)"), "{e}");
 }
 
 #[test]

@@ -256,7 +256,7 @@ fn a_journal_that_was_tampered_with_is_one_clear_error() {
         (whole.replace(":[60.", ":[-60."), ": a time of -60"),
         ([lines[0], lines[3], lines[1], ""].join("\n"), "2: this launch does not follow"),
         ([lines[0], lines[2], lines[1], ""].join("\n"), "2: a plan follows the first launch"),
-        (whole.replacen("{\"turns\":1", "{\"turns\":9", 1), "3: this is no plan of that run"),
+        (whole.replacen("{\"turns\":1", "{\"turns\":9", 1), "3: the plan does not belong to this run"),
         (format!("{whole}rubbish\n"), "7: expected value"),
     ] {
         std::fs::write(&samples, &text).unwrap();

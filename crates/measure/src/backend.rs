@@ -3,7 +3,7 @@
 use store::Source;
 use topology::{Allocation, Bandwidth, Bytes, Collective, Seconds};
 
-/// What one reading measures.
+/// The quantity that one reading measures.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Point {
     /// Two GPUs or more.
@@ -49,7 +49,7 @@ pub enum BackendError {
     Fatal(String),
 }
 
-/// Takes readings. Calls block until the reading is there or a time limit has passed.
+/// Takes readings. Calls block until the reading is available or a time limit has passed.
 pub trait Backend {
     /// The source recorded with each reading in the store.
     fn source(&self) -> Source;
@@ -62,7 +62,7 @@ pub trait Backend {
     /// The tool or command behind the readings, for display.
     fn provenance(&self) -> String;
 
-    /// Number of points on different hosts that it measures at once.
+    /// Number of points on different hosts that the backend measures at once.
     fn width(&self) -> usize {
         1
     }

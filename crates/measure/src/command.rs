@@ -10,7 +10,8 @@
 //!    └──── kill, reap ◄── timeout, crash, flood of garbage ──► start again (limited), next attempt
 //! ```
 //!
-//! Three threads move bytes (standard input, output and error), so a command that neither reads nor writes only costs the time limit.
+//! Three threads move bytes (standard input, output and error), so a command that neither reads nor writes costs only
+//! the time limit.
 
 use crate::backend::{Backend, BackendError, Point, Reading};
 use rustix::process::{Pid, Signal};

@@ -1,7 +1,8 @@
 //! Designs: samples of multi-host allocations to measure.
 //!
-//! A design is a function of cluster, idle GPUs, number and seed. It uses only idle GPUs, never repeats an allocation, and prefers splits (host type
-//! and count, sorted) that are not yet in the sample: GPUs of a type count as equal until measured otherwise.
+//! A design is a function of cluster, idle GPUs, number and seed. It uses only idle GPUs, never repeats an allocation,
+//! and prefers splits (host type and count, sorted) that are not in the sample yet, because GPUs of a type count as
+//! equal until readings show a difference.
 
 use crate::features::{distance, features};
 use crate::intra::random_mask;
@@ -13,24 +14,24 @@ use topology::{Allocation, Cluster, GpuMask, HostId};
 
 /// Limit on allocations of one design.
 pub const SAMPLE_SIZE_MAX: usize = 10_000;
-/// Draws without a new allocation after which a design is exhausted.
+/// Number of draws without a new allocation after which a design counts as exhausted.
 const FRUITLESS_DRAWS_MAX: usize = 2_000;
-/// Draws to find a new split before a known split is accepted.
+/// Number of draws for a new split before a known split is accepted.
 const DRAWS_FOR_NEW_SPLIT: usize = 40;
 /// Limit on candidates of `worst-case` and of farthest-point.
 const CANDIDATES_MAX: usize = 20_000;
-/// One in this many allocations of `stratified` is drawn evenly.
+/// One in this many allocations of `stratified` is drawn uniformly.
 const EVEN_ONE_IN: usize = 3;
-/// By job size, draws of the smallest host count for one draw of the largest, at most.
+/// Maximum ratio of draws of the smallest host count to draws of the largest, if runs are drawn by job size.
 const MOST_TIMES: usize = 64;
 /// Probability that a host's GPUs are drawn without regard to their links.
 const RANDOM_MASK: f64 = 0.25;
-/// Up to this many GPUs all subsets are compared, above it [`MASKS_TRIED`] random ones.
+/// Up to this many GPUs all subsets are compared; for more GPUs [`MASKS_TRIED`] random ones.
 const SUBSETS_OF_MAX: usize = 8;
 /// Random subsets compared to find a well-linked one.
 const MASKS_TRIED: usize = 100;
 
-/// How to choose a sample.
+/// The method of choosing a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DesignKind {
     /// A random number of random GPUs.
@@ -196,7 +197,7 @@ impl<'a> Sampler<'a> {
                 out.push(a);
                 fruitless = 0;
                 if !new_split {
-                    patience /= 2; // few splits are left, so do not wait long for the last ones
+                    patience /= 2; // few splits are left, so the search for the last ones is short
                 }
             } else {
                 fruitless += 1;
@@ -277,7 +278,7 @@ impl<'a> Sampler<'a> {
             false => (0..MASKS_TRIED).map(|_| random_mask(free, count, &mut self.rng)).collect(),
         };
         let best = tried.iter().map(|m| physics(*m)).fold(0.0, f64::max);
-        // Subsets that the physics cannot distinguish count as equal: take any of the best.
+        // Subsets that the physics cannot distinguish count as equal: one of the best is taken at random.
         let best: Vec<GpuMask> = tried.into_iter().filter(|m| physics(*m) >= 0.999 * best).collect();
         best[self.rng.random_range(0..best.len())]
     }
@@ -285,9 +286,10 @@ impl<'a> Sampler<'a> {
 
 /// A sample spread over host counts and smallest counts, weighted toward the allocations that placement compares.
 ///
-/// A scheduler compares near-balanced splits of many GPUs. Thin or lopsided splits seldom win, and a few of them teach the model how slow they are.
-/// From a pool that is even over splits, allocations are drawn without replacement with weight `smallest x (smallest / largest)²`, counted in NIC
-/// rate if hosts differ. Every third one is drawn evenly, so that the model also knows the rest of the space.
+/// A scheduler compares near-balanced splits of many GPUs. Splits with few GPUs on one host are rarely chosen, and a
+/// few of them suffice to teach the model how slow they are. From a pool that is uniform over splits, allocations are
+/// drawn without replacement with weight `smallest x (smallest / largest)²`, counted in NIC rate if hosts differ. Every
+/// third one is drawn uniformly, so that the model also learns the rest of the space.
 fn stratified(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
     let (cluster, idle, seed, strata) = (sampler.cluster, sampler.idle, sampler.seed, sampler.strata());
     let by_job_size = sampler.scale.by_job_size;
@@ -296,12 +298,13 @@ fn stratified(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
     let pool = sampler.take(candidates(n), move |s, taken| {
         let hosts = strata[taken % strata.len()];
         let base = 1 + (taken / strata.len() + draws) % most;
-        draws += 1; // try another base if this one yields nothing new
+        draws += 1; // try another base if this one gives no new allocation
         if draws.is_multiple_of(3) { s.balanced(hosts, base) } else { s.arbitrary(hosts, most) }
     });
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x57a7_1f1e);
     let mut splits = HashSet::new();
-    // Weighted order without replacement: largest ln(u) / weight first (Efraimidis and Spirakis). Splits that came up before go behind all new ones.
+    // Weighted order without replacement: largest ln(u) / weight first (Efraimidis and Spirakis). Splits that occurred
+    // before come after all new ones.
     let mut keyed: Vec<(bool, f64, Allocation)> = pool
         .into_iter()
         .map(|a| {
@@ -323,7 +326,7 @@ fn stratified(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
     out
 }
 
-/// The smallest and largest NIC rate of the allocation's hosts, in units of 10 GB/s; GPU counts where no NIC is known.
+/// The smallest and largest NIC rate of the allocation's hosts, in units of 10 GB/s; GPU counts if no NIC is known.
 fn extremes(cluster: &Cluster, a: &Allocation) -> (f64, f64) {
     let sides = a.parts().iter().map(|&(h, m)| {
         let touched = cluster.type_of(h).nics_touched(m);

@@ -1,4 +1,4 @@
-//! Intra tables: which GPU subsets of a host to measure, and which of them are equivalent by their links.
+//! Intra tables: the GPU subsets of a host to measure, and those that are equivalent by their links.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -11,8 +11,8 @@ pub const SUBSETS_PER_COUNT: usize = 24;
 /// Subsets measured to compare a host with the others of its type.
 pub const SPOT_CHECKS: usize = 8;
 
-/// The subsets of `idle`, two GPUs or more, of an intra table; ascending by count, then by bits. Up to [`GPUS_FULL_MAX`] GPUs all subsets; else a
-/// seeded choice with all pairs and the full set.
+/// The subsets of `idle` with two GPUs or more in an intra table, ascending by count, then by bits. Up to
+/// [`GPUS_FULL_MAX`] GPUs all subsets; for more GPUs a seeded choice with all pairs and the full set.
 pub fn table(idle: GpuMask, seed: u64) -> Vec<GpuMask> {
     let n = idle.count();
     let mut masks: Vec<GpuMask> = if n <= GPUS_FULL_MAX {

@@ -14,7 +14,8 @@ pub(crate) struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    /// Hosts for full tables (of each type the one with most idle GPUs), and pairs of a host to spot-check and its reference host.
+    /// Hosts for full tables (for each type the host with the most idle GPUs), and pairs of a host to spot-check and
+    /// its reference host.
     pub fn hosts(&self) -> (Vec<HostId>, Vec<(HostId, HostId)>) {
         let (mut tables, mut checks) = (Vec::new(), Vec::new());
         if !self.plan.intra {

@@ -1,7 +1,8 @@
 //! Outliers among readings.
 //!
-//! Within a host a reading is compared with subsets of the same class of links ([`crate::intra::class`]). Across hosts it is compared with its
-//! nearest count vectors, as log-ratio to the expected bandwidth. Both use medians, so one bad reading never decides about others.
+//! Within a host a reading is compared with subsets of the same class of links ([`crate::intra::class`]). Across hosts
+//! it is compared with its nearest count vectors, as log-ratio to the expected bandwidth. Both comparisons use medians,
+//! so that one bad reading does not affect the result for others.
 
 use crate::features::{distance, features};
 use crate::intra::class;
@@ -67,10 +68,10 @@ pub fn multi(cluster: &Cluster, readings: &[(Allocation, f64, f64)]) -> Vec<usiz
     found
 }
 
-/// The value of a point with repeated readings, their median; and which readings disagree with it.
+/// The value of a point with repeated readings, which is their median, and the readings that disagree with it.
 pub fn resolve_readings(readings: &[f64]) -> (f64, Vec<bool>) {
     let positive: Vec<f64> = readings.iter().map(|r| r.max(1e-9)).collect();
-    // Of an even number the upper middle one: contention and interruptions only slow a run down.
+    // For an even number the upper middle value is taken, because contention and interruptions only slow a run down.
     let middle = if positive.is_empty() { 0.0 } else { stats::upper_median(&positive) };
     (middle, positive.iter().map(|r| (r / middle).ln().abs() > AGREEMENT_LOG_MAX).collect())
 }

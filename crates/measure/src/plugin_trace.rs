@@ -1,7 +1,7 @@
 //! The plugin's trace: one JSON object per line, one file per process ([`crate::trace`] reads the traces of other programs).
 //!
-//! A trace is untrusted: lines, files and fields have limits, and a violation is an error with its line. A cut-off last line is no error, since the
-//! job may have been killed while writing it; it is counted.
+//! A trace is untrusted: lines, files and fields have limits, and a violation is an error with its line. A cut-off last
+//! line is not an error, because the job may have been killed while writing it; such lines are counted.
 
 mod rank_gpus;
 
@@ -21,7 +21,7 @@ pub const RANKS_MAX: u32 = 1 << 20;
 /// Largest plausible call, bytes.
 pub const SIZE_BYTES_MAX: u64 = 1 << 50;
 
-/// A line of a trace. Fields that its kind does not have keep their default; unknown fields of newer plugins are ignored.
+/// A line of a trace. Fields that its kind lacks keep their default; unknown fields of newer plugins are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct TraceLine {
@@ -50,7 +50,7 @@ pub struct TraceLine {
     /// Number of the call's outermost group; 0 if NCCL does not report groups.
     pub group: u64,
     pub epoch: u64,
-    /// What a time measures: step, interval, calls, kernel, scripted.
+    /// The source of a time: step, interval, calls, kernel, scripted.
     pub source: String,
     pub time_us: f64,
     /// GPU time, microseconds.
@@ -69,7 +69,7 @@ pub struct TraceLine {
     pub visible_gpus: Option<String>,
     /// Number of the process on its host.
     pub local_rank: Option<u32>,
-    /// A test's script gave the times.
+    /// True if a test's script gave the times.
     pub scripted: bool,
     /// Version of the tuner interface in use; 0 if none.
     pub tuner_api: u32,
@@ -139,7 +139,7 @@ pub enum TraceError {
     Long,
 }
 
-/// How a trace ended.
+/// The end of a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceEnd {
     /// Complete lines.
@@ -148,10 +148,11 @@ pub struct TraceEnd {
     pub cut_off: bool,
 }
 
-/// Gives every line to `each`, which may refuse it in words. O(bytes), memory of one line.
+/// Passes every line to `each`, which may refuse it with a message. O(bytes), memory of one line.
 ///
 /// # Errors
-/// A line that is longer than [`LINE_BYTES_MAX`], no JSON object, or has a field that cannot be; a file above [`FILE_BYTES_MAX`].
+/// A line that is longer than [`LINE_BYTES_MAX`], is not a JSON object, or has an impossible field; a file above
+/// [`FILE_BYTES_MAX`].
 pub fn read(
     mut input: impl BufRead,
     mut each: impl FnMut(TraceLine) -> Result<(), String>,
@@ -255,7 +256,7 @@ mod tests {
             fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
                 to.fill(b'x');
                 self.0 += to.len() as u64;
-                assert!(self.0 < 1 << 20, "the reader goes on");
+                assert!(self.0 < 1 << 20, "the reader reads on");
                 Ok(to.len())
             }
         }

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use wait_timeout::ChildExt;
 
-/// Bytes of each output that are kept.
+/// Maximum length of each output, bytes; the rest is not read.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
@@ -23,15 +23,16 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The last three lines of what it said, standard error first.
+    /// The last three lines of standard error followed by standard output, joined by ` | `.
     pub fn last_words(&self) -> String {
         let last: Vec<&str> = self.stderr.lines().chain(self.stdout.lines()).filter(|l| !l.trim().is_empty()).collect();
         last.iter().rev().take(3).rev().copied().collect::<Vec<_>>().join(" | ")
     }
 }
 
-/// Runs a command. Reads standard output and error on threads, so a full pipe never blocks it; a run over the time limit is asked to end, then
-/// killed. A program that cannot be started is a fatal error, with `hint` behind it where the program is searched on PATH.
+/// Runs a command to its end. Threads read standard output and error, so a full pipe never blocks the command. A command
+/// over the time limit gets SIGTERM, then SIGKILL. If the program cannot be started, the error is fatal; it ends with
+/// `hint` if the program is searched on PATH.
 pub fn run(line: &CommandLine, timeout: Duration, hint: &str) -> Result<Ended, BackendError> {
     let mut command = Command::new(&line.program);
     command.args(&line.args).envs(line.env.iter().cloned());
@@ -53,7 +54,7 @@ pub fn run(line: &CommandLine, timeout: Duration, hint: &str) -> Result<Ended, B
             return Err(BackendError::Fatal(format!("cannot wait for `{}`: {e}", line.program)));
         }
     };
-    // Do not wait for the pipe: a remaining process may hold it open.
+    // Does not wait for the end of the pipe: a remaining process may hold it open.
     let text = |r: &mpsc::Receiver<Vec<u8>>| {
         let bytes = r.recv_timeout(GRACE).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -73,7 +74,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
     receive
 }
 
-/// Terminates a launcher, which then ends its remote processes; kills it if it does not exit; reaps it.
+/// Sends SIGTERM to a launcher, which then ends its remote processes; sends SIGKILL if it does not exit; reaps it.
 fn terminate(child: &mut Child) {
     let asked = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
     if !(asked.is_ok() && matches!(child.wait_timeout(GRACE), Ok(Some(_)))) {

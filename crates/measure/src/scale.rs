@@ -1,36 +1,38 @@
-//! How a campaign grows with its site.
+//! Limits the size of a campaign by the size of the site.
 //!
-//! Every run occupies all its GPUs, so runs over hundreds of hosts and many checks of every host cost most of a campaign, while most jobs are
-//! small. A small site is measured with [`Scale::SMALL`]; a large one, or one with several switches, with [`Scale::of_site`]: 128 hosts of 8
-//! H100 take less than 300 GPU-minutes.
+//! A run occupies all its GPUs, so runs over hundreds of hosts and many checks of every host cause most of the cost of a
+//! campaign, but most jobs are small. [`Scale::of_site`] returns [`Scale::SMALL`] for a small site below one switch, and
+//! lower limits for other sites: 128 hosts of 8 H100 take less than 300 GPU-minutes.
 
 use crate::intra::SPOT_CHECKS;
 use topology::{Allocation, Cluster};
 
 /// Sites up to this many hosts, below one switch, are measured with [`Scale::SMALL`].
 pub const SMALL_SITE_HOSTS: usize = 16;
-/// Most hosts of one run on a larger site; placement extrapolates above it.
+/// Maximum number of hosts of one run on a larger site. Placement extrapolates to more hosts.
 pub const HOSTS_PER_RUN: usize = 16;
-/// Spot checks of a size on a larger site, all hosts together; every host gets one at least.
+/// Number of spot checks of one message size on a larger site, over all hosts. Every host gets at least one.
 const SPOT_CHECKS_OF_SITE: usize = 128;
-/// Full tables of deviating hosts on a larger site; more hosts get [`SPOT_CHECKS`] checks each.
+/// Maximum number of deviating hosts with a full table on a larger site. Other deviating hosts get [`SPOT_CHECKS`] checks
+/// each.
 const TABLES_OF_DEVIATING_MAX: usize = 2;
 
 /// Limits of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// Most hosts of one run.
+    /// Maximum number of hosts of one run.
     pub hosts_per_run: usize,
-    /// Spot checks of each host.
+    /// Number of spot checks of each host for each message size.
     pub spot_checks: usize,
-    /// Full tables of deviating hosts.
+    /// Maximum number of deviating hosts with a full table.
     pub tables_of_deviating: usize,
-    /// Sample by the sizes of real jobs: runs over `h` hosts are drawn as `1 / h²`, half of them below one switch where there are several.
+    /// Draw runs by the sizes of real jobs: the probability of `h` hosts is proportional to `1 / h²`. If the site has
+    /// several switches, half of the runs stay below one switch.
     pub by_job_size: bool,
 }
 
 impl Scale {
-    /// Runs over any number of hosts, drawn evenly; full checks.
+    /// Runs over any number of hosts, drawn uniformly, and all checks.
     pub const SMALL: Scale = Scale {
         hosts_per_run: usize::MAX,
         spot_checks: SPOT_CHECKS,
@@ -38,7 +40,8 @@ impl Scale {
         by_job_size: false,
     };
 
-    /// The scale of a site whose `idle` GPUs are measured. `hosts_per_run`: as the user says, instead of [`HOSTS_PER_RUN`].
+    /// The limits for a measurement of the `idle` GPUs. `hosts_per_run`: the option of the user; default [`HOSTS_PER_RUN`], or
+    /// no limit on a small site.
     pub fn of_site(cluster: &Cluster, idle: &Allocation, hosts_per_run: Option<usize>) -> Scale {
         let hosts = idle.host_count();
         let switches = cluster.tiers().first().map_or(1, |_| cluster.switches_spanned(0, idle));

@@ -1,7 +1,7 @@
 //! The simulated backend: an expected bandwidth with seeded irregularity and noise.
 //!
-//! Irregularity is a property of the simulated hardware: the same GPUs always have the same one. Noise differs between repetitions. Every reading
-//! depends only on the seed and the point, so order, batches and restarts change nothing.
+//! Irregularity is a property of the simulated hardware: it is always the same for the same GPUs. Noise differs between
+//! repetitions. Every reading depends only on the seed and the point, so order, batches and restarts do not change it.
 
 use crate::backend::{Backend, BackendError, Point, Reading};
 use rand::{RngExt, SeedableRng};

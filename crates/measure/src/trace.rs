@@ -10,7 +10,8 @@
 //!   size is the larger element count times the size of the type, as in Meta's PARAM benchmarks. A kernel waits for the slowest rank, so its duration
 //!   overestimates the transfer: the bandwidth of a size is the 90th percentile of its operations, not the median.
 //!
-//! Operations over another number of ranks than the job has GPUs (such as tensor-parallel groups) are left out and counted.
+//! Operations over another number of ranks than the job has GPUs (such as those of tensor-parallel groups) are left out
+//! and counted.
 
 use crate::nccl_tests::ParseError;
 use serde::Deserialize;
@@ -73,7 +74,7 @@ pub fn parse_trace(text: &str, gpus: usize) -> Result<JobTrace, ParseError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut operations = TraceOperations { bandwidths: BTreeMap::new(), count: 0, left_out: 0, gpus };
     let first = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").trim();
-    // A profiler trace begins with an object that does not end on its line, or that holds everything.
+    // A profiler trace begins with an object that does not end on its line, or with one that holds the whole trace.
     let form = if serde_json::from_str::<Line>(first).is_ok() || !text.contains("\"traceEvents\"") {
         TraceForm::JsonLines
     } else {
@@ -206,7 +207,7 @@ struct ChromeEvent {
     args: Option<Args>,
 }
 
-/// Values may have any type: a trace has events of many producers.
+/// A trace has events of many producers, so values may have any type.
 #[derive(Deserialize)]
 struct Args {
     #[serde(rename = "Collective name", default)]

@@ -1,4 +1,4 @@
-//! Campaigns: the readings they take, how they resume, and how they treat outliers.
+//! Campaigns: their readings, how they resume, and how they treat outliers.
 
 use measure::simulated::{Irregularity, Simulated};
 use measure::{
@@ -159,13 +159,13 @@ fn a_campaign_takes_one_full_table_per_type_spot_checks_and_the_samples() {
 }
 
 #[test]
-fn a_campaign_stopped_anywhere_goes_on_to_the_same_store_as_one_that_was_not() {
+fn a_campaign_stopped_anywhere_ends_with_the_same_store_as_an_uninterrupted_one() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
     let p = CampaignPlan { sizes: vec![Bytes::mib(16), Bytes::gib(2)], ..plan(&c) };
     let mut whole = fresh(folder.path(), "whole.db", &c);
     let summary = run(&p, &mut whole, &mut simulated(&c, 0.05)).0.unwrap();
-    assert!(summary.stages.iter().any(|s| s.rejected > 0), "nothing interesting happened: {summary:?}");
+    assert!(summary.stages.iter().any(|s| s.rejected > 0), "no reading was rejected: {summary:?}");
     for every in [19, 60, 260] {
         let mut store = fresh(folder.path(), &format!("{every}.db"), &c);
         let mut taken = 0;
@@ -192,7 +192,7 @@ fn a_campaign_stopped_anywhere_goes_on_to_the_same_store_as_one_that_was_not() {
 }
 
 #[test]
-fn outliers_are_taken_again_the_median_stands_and_the_rejected_reading_stays_in_the_store() {
+fn outliers_are_repeated_the_median_counts_and_the_rejected_reading_stays_in_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
     let mut store = fresh(folder.path(), "s.db", &c);
@@ -217,7 +217,7 @@ fn outliers_are_taken_again_the_median_stands_and_the_rejected_reading_stays_in_
 }
 
 #[test]
-fn a_host_that_deviates_gets_its_full_table_and_is_named() {
+fn a_deviating_host_is_named_and_its_full_table_is_measured() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
     let mut store = fresh(folder.path(), "s.db", &c);
@@ -229,7 +229,7 @@ fn a_host_that_deviates_gets_its_full_table_and_is_named() {
 }
 
 #[test]
-fn only_idle_gpus_are_touched() {
+fn only_idle_gpus_are_used() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
     let mut store = fresh(folder.path(), "s.db", &c);
@@ -242,7 +242,7 @@ fn only_idle_gpus_are_touched() {
 }
 
 #[test]
-fn a_budget_ends_a_run_cleanly_and_the_next_run_goes_on() {
+fn a_budget_ends_a_run_cleanly_and_the_next_run_continues() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
     let mut store = fresh(folder.path(), "s.db", &c);
@@ -272,7 +272,7 @@ fn a_withdrawn_reading_is_not_measured_again_when_a_campaign_is_resumed() {
 }
 
 #[test]
-fn failed_points_are_counted_and_tried_again_by_the_next_run_and_ten_in_a_row_stop_it() {
+fn failed_points_are_counted_and_repeated_by_the_next_run_and_ten_in_a_row_stop_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
     let mut store = fresh(folder.path(), "s.db", &c);
@@ -289,7 +289,7 @@ fn failed_points_are_counted_and_tried_again_by_the_next_run_and_ten_in_a_row_st
 
 #[test]
 fn an_adaptive_campaign_with_a_model_resumes_to_the_same_points() {
-    /// Most uncertain far from the mean of the readings, so that a wrong replay would change the choice.
+    /// The uncertainty is highest far from the mean of the readings, so that a wrong replay would change the choice.
     #[derive(Default)]
     struct Model(f64);
     impl measure::Uncertainty for Model {

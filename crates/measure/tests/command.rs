@@ -67,7 +67,7 @@ fn a_command_that_crashes_on_every_third_request_loses_nothing() {
 }
 
 #[test]
-fn a_command_that_always_crashes_is_given_up_with_what_it_said() {
+fn a_command_that_always_crashes_is_given_up_with_its_output() {
     let c = cluster();
     let mut b = CommandBackend::new(&c, options("echo no GPU here >&2; exit 3", 5000));
     let mut last = busbw(&mut b, 1);
@@ -83,7 +83,7 @@ fn a_command_that_always_crashes_is_given_up_with_what_it_said() {
 }
 
 #[test]
-fn garbage_long_lines_strange_ids_and_late_answers_are_passed_over() {
+fn garbage_long_lines_strange_ids_and_late_answers_are_skipped() {
     let script = format!(
         "{READ} echo hello; echo '{{\"id\":'$((id+1))',\"busbw_gb_per_s\":9}}'; echo '[1'; head -c 200000 /dev/zero | tr '\\0' x; echo; printf '\\377\\376\\n'; echo '{{\"id\":\"x\"}}'; echo '{{\"id\":'$id',\"busbw_gb_per_s\":2.5}}'; echo '{{\"id\":'$id',\"busbw_gb_per_s\":7}}'; done"
     );
@@ -97,7 +97,7 @@ fn garbage_long_lines_strange_ids_and_late_answers_are_passed_over() {
 }
 
 #[test]
-fn an_error_answer_is_tried_again_and_then_told() {
+fn an_error_answer_is_retried_and_then_reported() {
     let c = cluster();
     let script = format!(
         "n=0; {READ} n=$((n+1)); if [ $n = 1 ]; then echo '{{\"id\":'$id',\"error\":\"busy\"}}'; else echo '{{\"id\":'$id',\"busbw_gb_per_s\":4}}'; fi; done"
@@ -131,13 +131,14 @@ fn a_command_that_neither_reads_nor_writes_costs_the_time_limits_and_is_killed_w
     let pids = std::fs::read_to_string(pids).unwrap();
     assert_eq!(pids.lines().count(), 6, "three attempts, three starts");
     for pid in pids.lines() {
-        // Gone, or a zombie to be reaped by init. The signal takes effect when the kernel schedules the process.
+        // The process is gone, or a zombie that init will reap. The signal takes effect when the kernel schedules the
+        // process.
         let status = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let ended = |status: &str| status.is_empty() || status.contains(") Z ");
         while !ended(&status()) && start.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(ended(&status()), "{pid} lives: {}", status());
+        assert!(ended(&status()), "{pid} is still running: {}", status());
     }
 }
 
@@ -150,7 +151,7 @@ fn a_flood_of_output_neither_blocks_nor_fills_memory() {
 }
 
 #[test]
-fn the_command_ends_when_the_campaign_does() {
+fn the_command_ends_with_the_campaign() {
     let c = cluster();
     let folder = tempfile::tempdir().unwrap();
     let ended = folder.path().join("ended");
@@ -159,6 +160,6 @@ fn the_command_ends_when_the_campaign_does() {
     busbw(&mut b, 1).unwrap();
     let pid = b.process_id().unwrap();
     drop(b);
-    assert_eq!(std::fs::read_to_string(ended).unwrap(), "yes\n", "it was not given the time to end by itself");
+    assert_eq!(std::fs::read_to_string(ended).unwrap(), "yes\n", "the command was killed before it could exit");
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
 }

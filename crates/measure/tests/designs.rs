@@ -91,7 +91,7 @@ fn a_design_on_a_thousand_hosts_reaches_many_host_counts() {
 }
 
 #[test]
-fn an_adaptive_round_takes_what_the_model_knows_least() {
+fn an_adaptive_round_takes_the_most_uncertain_allocations() {
     struct OnlyThreeHosts;
     impl measure::Uncertainty for OnlyThreeHosts {
         fn refit(&mut self, _: &[store::Measurement]) -> Result<(), String> {
@@ -124,7 +124,7 @@ fn points(c: &Cluster, n: usize) -> Vec<Point> {
 }
 
 #[test]
-fn simulated_readings_depend_on_seed_and_point_alone_whatever_the_order() {
+fn simulated_readings_depend_only_on_seed_and_point_and_not_on_the_order() {
     let c = cluster("h100");
     let ps = points(&c, 50);
     let read = |seed, order: Vec<&Point>| -> Vec<(Point, f64)> {
@@ -138,7 +138,7 @@ fn simulated_readings_depend_on_seed_and_point_alone_whatever_the_order() {
 }
 
 #[test]
-fn simulated_noise_and_irregularity_have_the_size_asked_for() {
+fn simulated_noise_and_irregularity_have_the_requested_size() {
     let c = cluster("h100");
     let sd = |x: &[f64]| {
         let mean = x.iter().sum::<f64>() / x.len() as f64;
@@ -162,7 +162,7 @@ fn simulated_noise_and_irregularity_have_the_size_asked_for() {
 }
 
 #[test]
-fn planted_outliers_are_found_and_honest_readings_are_not() {
+fn planted_outliers_are_found_and_correct_readings_are_not_flagged() {
     let c = cluster("h100");
     let host = c.type_of(HostId(0));
     let mut b = Simulated::new(&c, Irregularity::default(), flat);
@@ -175,7 +175,7 @@ fn planted_outliers_are_found_and_honest_readings_are_not() {
             (*m, b.measure(&p).unwrap().busbw.gb_per_s())
         })
         .collect();
-    assert!(outlier::intra(host, &readings).len() <= 2, "honest readings are accused");
+    assert!(outlier::intra(host, &readings).len() <= 2, "correct readings are flagged");
     for i in [3, 77, 200] {
         readings[i].1 *= 0.6;
     }
@@ -204,13 +204,14 @@ fn outliers_over_hosts_are_found_by_their_neighbours() {
 }
 
 #[test]
-fn the_median_of_three_wins_and_the_far_one_is_rejected() {
+fn the_median_of_three_counts_and_the_far_one_is_rejected() {
     assert_eq!(outlier::resolve_readings(&[100.0, 50.0, 101.0]), (100.0, vec![false, true, false]));
     assert_eq!(outlier::resolve_readings(&[50.0, 51.0]), (51.0, vec![false, false]));
     assert!(outlier::agree(100.0, 104.0) && !outlier::agree(100.0, 90.0) && !outlier::agree(0.0, 0.0));
 }
 
-/// The published tables hold single-shot outliers: A800 subsets at 39 to 42 GB/s among 100, and a pair at 118 among 205 on H100 host 29.
+/// The published tables contain outliers, because they were measured once: A800 subsets at 39 to 42 GB/s among 100, and
+/// a pair at 118 among 205 on H100 host 29.
 #[test]
 fn the_published_outliers_are_found() {
     let folder = std::env::var("LINKWISE_DATA")
@@ -231,6 +232,6 @@ fn the_published_outliers_are_found() {
         let found = outlier::intra(c.type_of(host), &readings);
         let low: Vec<usize> = (0..readings.len()).filter(|&i| readings[i].1 < bad).collect();
         assert!(!low.is_empty() && low.iter().all(|i| found.contains(i)), "{file}: low {low:?}, found {found:?}");
-        assert!(found.len() <= 30, "{file}: {} of {} are accused", found.len(), readings.len());
+        assert!(found.len() <= 30, "{file}: {} of {} are flagged", found.len(), readings.len());
     }
 }

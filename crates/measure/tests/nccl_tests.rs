@@ -26,7 +26,7 @@ const NEW: &str = "\
 ";
 
 #[test]
-fn the_text_of_the_current_version_is_read_whole() {
+fn the_text_of_the_current_version_is_read_completely() {
     let r = parse_text(NEW).unwrap();
     assert_eq!(r.version.as_deref(), Some("2.19.6"));
     assert_eq!(r.nccl_version.as_deref(), Some("2.27.7"));
@@ -71,7 +71,7 @@ fn rows_of_every_version_give_the_same_numbers() {
 }
 
 #[test]
-fn what_is_wrong_with_a_text_is_told_with_its_place() {
+fn an_error_in_a_text_is_reported_with_its_position() {
     let cut = &NEW[..NEW.find("162.10").unwrap()];
     let cases = [
         ("", "line 1, column 1: no result row"),
@@ -108,7 +108,7 @@ fn the_json_file_is_read_and_its_environment_is_not() {
 }
 
 #[test]
-fn what_is_wrong_with_a_json_file_is_told_with_its_field() {
+fn an_error_in_a_json_file_is_reported_with_its_field() {
     let cases = [
         (JSON.replace("\"alg_bw\":102.8,", ""), "`results[0].out_of_place.alg_bw` is missing"),
         (JSON.replace("\"51.4\"", "\"nan\""), "`results[0].out_of_place.bus_bw` is `\"nan\"`, not a number"),
@@ -206,7 +206,7 @@ fn a_host_name_that_a_shell_would_run_is_refused() {
 }
 
 #[test]
-fn a_run_that_hangs_ends_at_the_time_limit_and_one_that_fails_says_why() {
+fn a_run_that_hangs_ends_at_the_time_limit_and_a_failed_run_gives_the_reason() {
     use measure::nccl_tests::NcclTests;
     use measure::{Backend, BackendError};
     use std::os::unix::fs::PermissionsExt;

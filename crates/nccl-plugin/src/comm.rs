@@ -29,7 +29,7 @@ use wire::Ring;
 pub const RING_RECORDS: usize = 64;
 /// The same with a trace, which should be complete.
 pub const RING_RECORDS_TRACED: usize = 1024;
-/// A bound rank that waits this long for the verdict logs a warning.
+/// A rank logs a warning after it has waited this long for a verdict.
 pub const WAIT_BEFORE_LOG: Duration = Duration::from_secs(1);
 /// Bits of a slot's value: `RUNS_FLAG` and the index of its runs, or `ARM_FLAG` and an arm's code, or 0 for AUTO.
 const RUNS_FLAG: u32 = 1 << 31;
@@ -71,22 +71,23 @@ struct CallRecord {
     survey: Survey,
 }
 
-/// Where the communicator's arms come from.
+/// The source of the communicator's arms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The communicator stays at AUTO; calls are recorded.
     Observe,
     /// Its own ranks agree on arms.
     Tune,
-    /// Not a communicator: the job as a whole, which communicators without an identifier follow.
+    /// Not a communicator: the job as a whole. Communicators without an identifier follow it.
     Job,
-    /// It follows the job.
+    /// The communicator follows the job.
     Follow,
 }
 
 /// One rank of a communicator.
 ///
-/// NCCL's thread calls [`call`](Comm::call) and the setters; the worker calls all others. The first cache line holds what every call needs.
+/// NCCL's thread calls [`call`](Comm::call) and the setters; the worker calls all others. The first cache line holds
+/// the data that every call needs.
 #[derive(Debug)]
 #[repr(C, align(128))] // in the order of its fields
 pub struct Comm {
@@ -102,7 +103,7 @@ pub struct Comm {
     timed: AtomicBool,
     /// The next calls are captured into a CUDA graph.
     captured: AtomicBool,
-    /// The outermost group of the next calls, 0 if NCCL does not report groups; and its begin in ns since `born`.
+    /// The outermost group of the next calls, 0 if NCCL does not report groups; and its start in ns since `born`.
     group: AtomicU32,
     group_ns: AtomicU64,
     slots: Box<[AtomicU32]>,
@@ -113,9 +114,10 @@ pub struct Comm {
     /// For calls without a table: the question that NCCL will repeat, plus 1, and its answer.
     last_question: AtomicU64,
     last_answer: AtomicU32,
-    /// Of [`Role::Job`]: communicators that change at their own call of the same number. Locked before `boundary_state`.
+    /// In [`Role::Job`]: communicators that change at their own call of the same number. Locked before
+    /// `boundary_state`.
     followers: Mutex<Vec<Arc<Comm>>>,
-    /// Of [`Role::Follow`]: the plans used while the job's epoch has any plan.
+    /// In [`Role::Follow`]: the plans used while the job's epoch has any plan.
     table: Vec<SlotPlan>,
     born: Instant,
     /// NCCL's identifier of the communicator; on releases without one, a hash of its shape.
@@ -303,7 +305,7 @@ impl Comm {
             return (number, Arm::AUTO, None, captured);
         };
         if captured {
-            return (number, cell.settled(), None, true); // a captured call is replayed for long: it does not explore and is not counted
+            return (number, cell.settled(), None, true); // a captured call is replayed many times: it does not explore and is not counted
         }
         let (arm, k) = cell.next_call();
         (number, arm, Some(k), false)
@@ -411,7 +413,7 @@ impl Comm {
         (boundary_state.waits, boundary_state.waited)
     }
 
-    /// A panic with the lock held leaves the member consistent: its methods do not panic half-way.
+    /// A panic with the lock held leaves the member consistent, because its methods cannot panic half-way.
     fn boundary_state(&self) -> MutexGuard<'_, BoundaryState> {
         lock(&self.boundary_state)
     }

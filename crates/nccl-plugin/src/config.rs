@@ -1,5 +1,5 @@
-//! Settings: `LINKWISE_*` variables and one file, `LINKWISE_CONFIG`. Variables override the file. An error turns the plugin off and logs one line
-//! with its place.
+//! Settings: `LINKWISE_*` variables and one file, `LINKWISE_CONFIG`. Variables override the file. An error turns the
+//! plugin off and logs one line that names the variable or the line of the file.
 
 use crate::launcher;
 use crate::profile::Profile;
@@ -16,10 +16,10 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 pub const TRACE_BYTES_MAX: u64 = 64 << 20;
 const EPOCH_CALLS_DEFAULT: u32 = 16;
 
-/// What the plugin does.
+/// The mode of the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Nothing.
+    /// The plugin does nothing.
     Off,
     /// Records what NCCL does.
     Observe,
@@ -37,7 +37,7 @@ pub struct Config {
     pub policy: String,
     /// `LINKWISE_PROFILE`: the table of mode profile.
     pub profile: Option<Profile>,
-    /// `LINKWISE_RENDEZVOUS`: where the job's processes find each other.
+    /// `LINKWISE_RENDEZVOUS`: the address at which the job's processes find each other.
     pub rendezvous: Option<Rendezvous>,
     /// `LINKWISE_TOKEN`: shared by the job's processes; keeps other jobs out.
     pub token: String,
@@ -144,7 +144,7 @@ impl ConfigError {
     }
 }
 
-/// Where settings come from: variables, then the file that `LINKWISE_CONFIG` names.
+/// The sources of settings: variables, then the file that `LINKWISE_CONFIG` names.
 struct Sources<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
     read: &'a dyn Fn(&Path) -> Result<String, String>,

@@ -51,7 +51,7 @@ struct SlotObservation {
     autos: u32,
 }
 
-/// Where the arms of an epoch come from.
+/// The source of the arms of an epoch.
 pub enum CoordinatorMode {
     /// A fixed table, proposed once.
     Fixed(Vec<SlotPlan>),
@@ -245,7 +245,7 @@ impl EpochCoordinator {
         }
     }
 
-    /// To be called regularly: repeats messages, and proposes an epoch when one is due.
+    /// Repeats messages, and proposes an epoch when one is due. Must be called regularly.
     pub fn tick(&mut self, begun_here: u64, now_us: u64, out: &mut Vec<Outgoing>) {
         self.leader.tick(now_us, |to, m| out.push((to, m)));
         self.apply_outcome();

@@ -1,10 +1,12 @@
 //! Agreement of the whole job, for releases that do not identify communicators (NCCL before 2.27.3, or without its profiler). Mode `profile` only.
 //!
-//! A communicator without an identifier cannot agree among its ranks, since no rank knows which processes hold the other ranks. But all processes
-//! of the job can agree that they hold the same table: then every communicator uses it on all ranks. The job takes part in the agreement like a
-//! communicator whose ranks are the job's processes; the launcher provides their number and the number of this process. The agreed call number N
-//! applies to **every** communicator at its own call N, also to communicators made later. A process answers for all its communicators: it
-//! acknowledges only if none of them has begun call N. Ranks of a communicator count its calls alike, so no two of them differ.
+//! A communicator without an identifier cannot agree among its ranks: no rank knows which processes hold the other
+//! ranks. But all processes of the job can agree that they hold the same table. Then every communicator uses the table
+//! on all ranks. The job takes part in the agreement like a communicator whose ranks are the job's processes. The
+//! launcher provides their number and the number of this process. The agreed call number N applies to **every**
+//! communicator at its own call N, also to communicators made later. A process answers for all its communicators: it
+//! acknowledges only if none of them has begun call N. The ranks of a communicator count its calls equally, so they all
+//! switch at the same call.
 //!
 //! ```text
 //!  leader (process 0) ──"the table from call N"──► job member of a process ──► its communicators: each bound at its own call N
@@ -24,7 +26,7 @@ use agreement::{Slot, SlotPlan};
 use std::sync::{Arc, OnceLock};
 use tune::{Arm, Collective};
 
-/// This process's member of the job. It outlives communicators: those made later are bound by what was agreed.
+/// This process's member of the job. It outlives communicators: an agreement also applies to communicators made later.
 static JOB: OnceLock<Arc<Comm>> = OnceLock::new();
 
 /// The plan that means "each communicator's own part of the table". An epoch without plans means AUTO.
@@ -64,7 +66,7 @@ pub fn role_in_job(config: &Config, run: &mut ProcessState, ranks: u32) -> Optio
         let (rank, ranks) = (place.rank as i32, place.processes);
         Arc::new(Comm::new(Identity { id: config.job, ordinal: 0, rank, ranks, nodes: 0 }, Role::Job, 0))
     });
-    // If all communicators have ended and new ones are made, the member keeps what was agreed and joins no new agreement.
+    // If all communicators have ended and new ones are made, the member keeps the agreement and joins no new one.
     if ranks == place.processes && !run.job_announced && job.is_fresh() {
         run.job_announced = true;
         run.notify_worker(MembershipChange::Joined { comm: job.clone(), owner: 0 });

@@ -11,7 +11,7 @@ use std::time::Instant;
 /// The first entries of a thread, all timed; and the entries that one timed entry stands for afterwards.
 const FIRST: u32 = 512;
 const EVERY: u32 = 256;
-/// No entry takes this long itself: the thread was interrupted.
+/// An uninterrupted entry is shorter than this.
 const LONG_NS: u64 = 4_000;
 
 /// Kind of entry point.

@@ -52,7 +52,7 @@ impl ProcessState {
         self.shared.stop.store(false, Ordering::Relaxed);
         let worker = Worker::new(config.clone(), self.shared.clone());
         let thread = std::thread::Builder::new().name("linkwise".into());
-        // Signals are for the job's threads; SIGXFSZ (file size limit) would end the process.
+        // Signals belong to the job's threads; SIGXFSZ (file size limit) would end the process.
         self.worker = abi::without_signals(|| thread.spawn(move || worker.run())).ok();
     }
 
@@ -96,7 +96,7 @@ pub fn settings() -> &'static Arc<Config> {
     })
 }
 
-/// What the profiler's init provides.
+/// The profiler's data of one rank and communicator.
 #[derive(Debug)]
 pub struct ProfilerContext {
     /// Identifies the rank in profiler events.
@@ -106,7 +106,8 @@ pub struct ProfilerContext {
 }
 
 thread_local! {
-    /// The profiler context that this thread made last. NCCL makes the tuner's context later on the same thread, without telling the rank.
+    /// The profiler context that this thread made last. NCCL makes the tuner's context later on the same thread,
+    /// without the rank.
     static LAST_PROFILER: Cell<Option<(u64, i32, u64)>> = const { Cell::new(None) };
 }
 /// Profiler contexts that wait for their tuner's init.

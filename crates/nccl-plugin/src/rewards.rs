@@ -1,9 +1,10 @@
 //! The time that judges a call, most meaningful first: the training step that contains it, the interval between outermost groups, the GPU time.
 //!
-//! The program reports steps. Without steps the rhythm of the program is taken from NCCL's groups: an **interval** begins with an outermost group
-//! (`ncclGroupStart`, or a call outside any group) that calls a slot, and ends with the next outermost group that calls it. In a training loop that
-//! is one step, including the arm's effect on concurrent computation. NCCL reports groups to its profiler from 2.27.3 on. Before that an interval
-//! runs from call to call, and readings are marked so ([`TimeSource::Calls`]).
+//! The program reports steps. Without steps, linkwise derives the program's rhythm from NCCL's groups: an **interval**
+//! begins with an outermost group (`ncclGroupStart`, or a call outside any group) that calls a slot, and ends with the
+//! next outermost group that calls it. In a training loop that is one step, including the arm's effect on concurrent
+//! computation. NCCL reports groups to its profiler from 2.27.3 on. In older releases an interval runs from call to
+//! call, and its readings are marked ([`TimeSource::Calls`]).
 //!
 //! Other GPU times appear in reports only; they judge arms if `LINKWISE_REWARD` is `kernel`.
 
@@ -37,7 +38,7 @@ pub fn no_time(d: &CallDecision, source: TimeSource) -> RankReading {
 pub fn time_step(calls: &mut VecDeque<CallDecision>, begin_ns: u64, end_ns: u64, out: &mut Vec<RankReading>) {
     let within: Vec<CallDecision> =
         calls.iter().filter(|d| (begin_ns..end_ns).contains(&d.at_ns) && d.counted).copied().collect();
-    // Calls between steps belong to none.
+    // Calls between steps belong to no step.
     let between = calls.iter().filter(|d| d.at_ns < begin_ns && d.counted);
     out.extend(between.map(|d| reading(d, TimeSource::Step, NO_TIME)));
     calls.retain(|d| d.at_ns >= end_ns);

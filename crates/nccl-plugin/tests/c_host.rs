@@ -54,7 +54,7 @@ fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<()> {
     }
     command.env("RUST_BACKTRACE", "0"); // backtraces slow panics down
     command.arg(library).arg(name).envs(settings.iter().map(|(k, v)| (*k, *v)));
-    // Into a file: a pipe without a reader would block the host.
+    // Output goes to a file: a pipe without a reader would block the host.
     let mut said = tempfile::tempfile().unwrap();
     let mut running = command.stderr(said.try_clone().unwrap()).spawn().unwrap();
     let begin = Instant::now();

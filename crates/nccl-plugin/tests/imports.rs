@@ -1,4 +1,4 @@
-//! The border of this crate.
+//! Checks the imports of this crate.
 
 #[test]
 fn nccl_plugin_imports_only_what_its_border_allows() {

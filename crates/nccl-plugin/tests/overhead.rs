@@ -21,7 +21,7 @@ fn the_cost_of_observing_is_measured_against_a_run_without_it() {
     let traces = |round: usize| folder.path().join(format!("trace-{round}"));
     let plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 16; CALLS]);
     let mut us: [Vec<f64>; 3] = Default::default();
-    // Alternating, so that other load affects all alike.
+    // Alternating, so that other load affects all runs equally.
     for round in 0..7 {
         let trace = traces(round);
         let observe = [("MODE", "observe"), ("KERNEL_TIMES", "1"), ("TRACE", trace.to_str().unwrap())];

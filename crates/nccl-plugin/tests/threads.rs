@@ -31,7 +31,7 @@ fn one_call(comm: &Comm) -> Arm {
 /// ranks could run one call with different arms.
 fn every_call_runs_its_committed_arms(leader: &Comm, caller: &Comm) {
     const ROUNDS: u64 = 150_000;
-    // On a busy machine the two threads seldom run at the same time: more rounds make up for it.
+    // On a busy machine the two threads rarely run at the same time, so there are more rounds.
     const TIMELY_MIN: usize = 1_000;
     const LONGEST: Duration = Duration::from_secs(60);
     let over = AtomicBool::new(false);
@@ -74,7 +74,7 @@ fn every_call_runs_its_committed_arms(leader: &Comm, caller: &Comm) {
 }
 
 #[test]
-fn no_call_misses_a_proposal_that_it_must_obey() {
+fn no_call_misses_a_proposal_that_applies_to_it() {
     let comm = comm(Role::Tune);
     every_call_runs_its_committed_arms(&comm, &comm);
 }
@@ -86,7 +86,8 @@ fn no_call_of_a_follower_misses_a_proposal_to_the_job() {
         runs: Vec::new(),
         settled: Arm::new(Algorithm::Tree, Protocol::Ll),
     }];
-    // One epoch per job: its epochs mean the table or AUTO, so the call from which it applies is what counts.
+    // Each job commits at most one epoch, which means the table or AUTO. The test therefore checks the call from which the
+    // epoch applies.
     let mut in_time = 0;
     for round in 0..2000u64 {
         let job = comm(Role::Job);

@@ -59,8 +59,9 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Lays out `axis` over `places` (from [`Axis::place`]). A linear axis starts at zero if the data come near it or
-    /// `zero` asks for it; otherwise it starts just below the data, so that differences between 97 and 99 % show.
+    /// Lays out `axis` over `places` (from [`Axis::place`]). A linear axis starts at zero if the data come close to
+    /// zero or if `zero` is true. Otherwise it starts just below the data, so that differences such as 97 and 99 % are
+    /// visible.
     pub fn around(axis: &Axis, places: impl Iterator<Item = f64>, zero: bool) -> Frame {
         let (mut lo, mut hi) = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), p| (l.min(p), h.max(p)));
         if lo > hi {
@@ -113,7 +114,7 @@ impl Frame {
         // The precision of a tick's text: its own decade, unless ticks are evenly spaced.
         let mut even: Option<f64> = None;
         if values.len() < 3 && !axis.bytes {
-            // Less than a decade: evenly spaced values are easier to read than one or two round ones.
+            // Over less than a decade, evenly spaced values are easier to read than one or two round ones.
             let step = nice_step((10f64.powf(hi) - 10f64.powf(lo)) / TICKS_AIM);
             let first = (10f64.powf(lo) / step).ceil();
             values = (0..12).map(|i| (first + f64::from(i)) * step).filter(inside).collect();

@@ -20,8 +20,8 @@ pub const INK_FADED: RGBAColor = RGBAColor(17, 17, 18, 0.45);
 const GRID: RGBAColor = RGBAColor(17, 17, 18, 0.14);
 const FONT: &str = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Arial, sans-serif";
 
-/// Colours that people with any common colour blindness can distinguish (after Okabe and Ito), adjusted in lightness so that
-/// each has contrast on a light and on a dark page; marks differ in shape as well.
+/// Colours that people with any common colour blindness can distinguish (after Okabe and Ito), adjusted in lightness so
+/// that each has contrast on a light and on a dark page. The marks also differ in shape.
 pub const PALETTE: [RGBColor; 7] = [
     RGBColor(26, 127, 193),  // blue
     RGBColor(213, 94, 0),    // vermilion

@@ -22,11 +22,11 @@ pub fn one_line(from_outside: &str, chars_max: usize) -> String {
     text::line(from_outside, chars_max)
 }
 
-/// Most sections of one report; further ones are an error of the caller and are omitted.
+/// Maximum number of sections of one report; further ones are an error of the caller and are omitted.
 pub const SECTIONS_MAX: usize = 50;
-/// Most rows of one table; further ones are omitted and counted.
+/// Maximum number of rows of one table; further ones are omitted and counted.
 pub const TABLE_ROWS_MAX: usize = 500;
-/// Most columns of one table; further ones are omitted.
+/// Maximum number of columns of one table; further ones are omitted.
 pub const TABLE_COLUMNS_MAX: usize = 24;
 /// Largest drawing, in bytes; a larger one is replaced by a sentence.
 pub const DRAWING_BYTES_MAX: usize = 400_000;
@@ -127,7 +127,7 @@ impl Report {
     /// The page as HTML text. O(size of the data); plots are thinned and tables cut as their limits say, so the page stays small.
     ///
     /// # Errors
-    /// [`ReportError`]; no data of this module's tests cause one.
+    /// [`ReportError`]. No data in this module's tests cause one.
     pub fn html(&self) -> Result<String, ReportError> {
         let sections =
             self.sections.iter().take(SECTIONS_MAX).map(Section::view).collect::<Result<Vec<_>, ReportError>>()?;

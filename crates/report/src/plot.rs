@@ -5,11 +5,12 @@ use super::draw::{self, Drawn, Grid, Key, PALETTE};
 use super::text;
 use plotters::style::Color;
 
-/// Most series in one plot; further ones are omitted and counted.
+/// Maximum number of series in one plot; further ones are omitted and counted.
 pub const SERIES_MAX: usize = PALETTE.len();
-/// Most points of one series; longer series are thinned evenly, the first and last point stay, and a note says so.
+/// Maximum number of points of one series. Longer series are thinned evenly and keep their first and last point; a note
+/// reports it.
 pub const POINTS_MAX: usize = 2_000;
-/// Most categories of a bar plot; further ones are omitted and counted.
+/// Maximum number of categories of a bar plot; further ones are omitted and counted.
 pub const CATEGORIES_MAX: usize = 60;
 
 /// A named series of points.
@@ -79,7 +80,7 @@ pub enum Place {
     File,
 }
 
-/// The drawing library failed; no data are known to cause this.
+/// The drawing library failed. No data are known to cause this error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw the plot `{title}`: {reason}")]
 pub struct DrawError {
@@ -98,7 +99,7 @@ impl Plot {
     /// Draws the plot as one `<svg>` element. O(points).
     ///
     /// # Errors
-    /// [`DrawError`] if the drawing library fails; no data of this module's tests cause it.
+    /// [`DrawError`] if the drawing library fails. No data in this module's tests cause it.
     pub fn svg(&self, place: Place) -> Result<String, DrawError> {
         let drawn = match self {
             Plot::Lines { title, x, y, series } => xy(title, x, y, series, Style::Lines, place),

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A made-up report that uses every part; its numbers mean nothing.
+/// An invented report that uses every part; its numbers have no meaning.
 fn sample() -> Report {
     let wave = |phase: f64, n: usize| -> Vec<(f64, f64)> {
         (0..n).map(|i| (2.0 + i as f64, 80.0 + 15.0 * (phase + i as f64 / 5.0).sin())).collect()
@@ -213,7 +213,7 @@ fn a_drawing_that_is_too_large_is_named_instead_of_shown() {
 }
 
 #[test]
-fn a_plot_without_data_says_so() {
+fn a_plot_without_data_shows_the_text_no_data() {
     let empty = Plot::Lines { title: "t".into(), x: Axis::linear("x"), y: Axis::linear("y"), series: vec![] };
     assert!(empty.svg(Place::Page).expect("a picture").contains("no data"));
     let empty = Plot::Bars { title: "t".into(), value: Axis::linear("x"), categories: vec![], series: vec![] };

@@ -1,4 +1,4 @@
-//! The imports that this crate may have.
+//! Checks the imports of this crate.
 
 #[test]
 fn report_imports_only_what_its_border_allows() {

@@ -1,4 +1,5 @@
-//! Planning time on one core with a warm workspace. The demand is in memory; its exchange between ranks does not count.
+//! Planning time on one core with a warm workspace. The demand is already in memory: the time excludes the exchange of
+//! the demand between ranks.
 //!
 //! NIMBLE reports 30 to 50 us for its planner on 4 and 8 GPUs. Run `cargo bench --profile dev -p route`.
 

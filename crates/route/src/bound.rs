@@ -1,7 +1,8 @@
 //! Closed-form lower bounds on the congestion of any plan: the bytes that must cross a cut, over the cut's capacity.
 //!
-//! Each bound holds for every split of the demand over any paths with any number of relays. Given the sums of the demand, all bounds take
-//! O(ranks + hosts). They often equal the optimum; otherwise the multipliers of the correction give a higher bound.
+//! Each bound holds for every split of the demand over any paths with any number of relays. Given the sums of the
+//! demand, all bounds together take O(ranks + hosts). A bound often equals the optimum. Where it does not, the
+//! multipliers of the correction give a higher bound.
 
 use crate::demand::Demand;
 use crate::network::{LinkKind, RoutingNetwork};
@@ -128,7 +129,7 @@ fn switch_port_bounds(net: &RoutingNetwork, sums: &DemandSums, h: usize, offer: 
     }
 }
 
-/// Bytes per second of the NVLinks between two ranks of a host; 0: none.
+/// Rate of the NVLinks between two ranks of a host, bytes per second; 0 without NVLinks.
 fn direct_rate(net: &RoutingNetwork, i: usize, j: usize) -> f64 {
     let Some(path) = net.intra_paths(i, j).first().filter(|_| net.is_direct(i, j)) else { return 0.0 };
     match *path.links() {
@@ -137,8 +138,8 @@ fn direct_rate(net: &RoutingNetwork, i: usize, j: usize) -> f64 {
     }
 }
 
-/// Reads (bytes, bytes per second of the direct link) of every pair of a host's ranks; rate 0: no direct link. Returns the sum of the rates,
-/// none if a direct path is PCIe, which the bounds of volume and of cuts do not cover.
+/// Reads for every pair of a host's ranks its bytes and the rate of its direct link, bytes per second (0: no direct link).
+/// Returns the sum of the rates, or `None` if a direct path is PCIe, which the bounds of volume and of cuts do not cover.
 fn read_pairs(net: &RoutingNetwork, demand: &Demand, ranks: Range<usize>, pairs: &mut [(f64, f64)]) -> Option<f64> {
     let mut capacity = 0.0;
     for (i, src) in ranks.clone().enumerate() {
@@ -154,7 +155,7 @@ fn read_pairs(net: &RoutingNetwork, demand: &Demand, ranks: Range<usize>, pairs:
     Some(capacity)
 }
 
-/// Seconds that all links together need: bytes beyond what a pair's own link carries in that time take two links.
+/// Time that all links together need, seconds. Bytes that the direct link of a pair cannot carry in that time use two links.
 fn volume_s(pairs: &[(f64, f64)], capacity: f64) -> f64 {
     let mut seconds = 0.0;
     for _ in 0..VOLUME_STEPS_MAX {
@@ -174,7 +175,7 @@ fn volume_s(pairs: &[(f64, f64)], capacity: f64) -> f64 {
     seconds
 }
 
-/// Shows every set of ranks with the bytes that leave it and the rate of the links out of it.
+/// Calls the function for every set of ranks, with the bytes that leave the set and the rate of the links out of it.
 fn cut_bounds(pairs: &[(f64, f64)], size: usize, mut see: impl FnMut(u32, f64, f64)) {
     for set in 1..(1u32 << size) - 1 {
         let (mut bytes, mut rate) = (0.0, 0.0);

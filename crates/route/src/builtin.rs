@@ -13,7 +13,7 @@ const NIC_GB_PER_S: f64 = 45.1;
 /// Rate of a GPU's port to the NVSwitches: 18 links of 20.6 GB/s, NCCL's figure for Hopper.
 const SWITCH_GB_PER_S: f64 = 18.0 * 20.6;
 
-/// Most hosts of a built-in cluster: 1,024 ranks at 8 GPUs per host.
+/// Maximum number of hosts of a built-in cluster: 1,024 ranks at 8 GPUs per host.
 const HOSTS_MAX: usize = 128;
 
 /// A built-in cluster by name; `None` for an unknown name.

@@ -1,8 +1,8 @@
 //! The bytes that each rank sends to each rank.
 
-/// Most ranks.
+/// Maximum number of ranks.
 pub const RANKS_MAX: usize = 1024;
-/// Most bytes of one demand matrix: below it every sum is exact in a 64-bit float.
+/// Maximum number of bytes of one demand matrix: below it every sum is exact in a 64-bit float.
 pub const BYTES_MAX: u64 = 1 << 52;
 
 /// Why a demand is refused.

@@ -1,8 +1,9 @@
 //! The reference planner: a library solves the path problem as a linear program.
 //!
-//! The variables are `T` and the share of every demand on every path. The shares of a demand sum to one, and a link of capacity `c` carries
-//! at most `c T` bytes. The library is independent of linkwise's pivots. It guarantees no correct answer, so the congestion is computed from
-//! its shares again, and tests compare it with the bounds that linkwise's multipliers prove.
+//! The variables are `T` and the share of every demand on every path. The shares of a demand sum to one, and a link of
+//! capacity `c` carries at most `c T` bytes. The library is independent of linkwise's pivots. It does not guarantee a
+//! correct answer: this module recomputes the congestion from the library's shares, and tests compare it with the
+//! bounds that linkwise's multipliers prove.
 
 use crate::bound::Evidence;
 use crate::demand::Demand;
@@ -12,7 +13,7 @@ use crate::planner::{PlanError, check_rank_count, no_path_error, quantum_bytes};
 use crate::rules::{Rule, Shares};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, Solution, Variable};
 
-/// Most variables of one problem; larger problems take minutes.
+/// Maximum number of variables of one problem; larger problems take minutes.
 pub const VARIABLES_MAX: usize = 60_000;
 /// Smaller shares are rounding errors of the solver.
 const SHARE_MIN: f64 = 1e-12;

@@ -1,8 +1,13 @@
 //! The completion time of a plan: the congestion plus the time to fill relays and to issue pieces.
 //!
-//! `completion = congestion + forwards x (start + chunk / rate) + pieces x issue`, with the most forwards of any path, the rate of the
-//! slowest link, the smaller of a chunk and the largest message, and the most pieces that a rank sends or receives. linkwise has not measured
-//! these costs. [`RelayCosts::crossover_bytes`] gives the size from which a relay saves time.
+//! `completion = congestion + forwards x (start + chunk / rate) + pieces x issue`.
+//!
+//! - `forwards`: the largest number of forwards of any path.
+//! - `rate`: the rate of the slowest link.
+//! - `chunk`: the smaller of a chunk and the largest message.
+//! - `pieces`: the largest number of pieces that a rank sends or receives.
+//!
+//! linkwise has not measured these costs. [`RelayCosts::crossover_bytes`] gives the size from which a relay saves time.
 
 use crate::demand::Demand;
 use crate::network::RoutingNetwork;
@@ -17,7 +22,8 @@ pub struct RelayCosts {
     pub forward_s: f64,
     /// Time to issue one more piece, seconds. Assumed; about a work request.
     pub piece_s: f64,
-    /// A simpler rule is preferred over less congestion if the plan takes more than this multiple of its completion time.
+    /// A simpler rule replaces a plan with less congestion if the plan takes more than this multiple of the rule's
+    /// completion time.
     pub margin: f64,
 }
 
@@ -77,7 +83,7 @@ impl RelayCosts {
 /// The numbers of a demand that the time model uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MessageStats {
-    /// Most messages of a rank inside its host, and between hosts.
+    /// Maximum number of messages of a rank inside its host, and between hosts.
     pub inside: usize,
     pub between: usize,
     /// Largest message, bytes.

@@ -28,7 +28,7 @@ pub(crate) struct Exception {
 /// Why the planner returned this plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanReason {
-    /// A static rule is within the wanted gap of the optimum.
+    /// A static rule is within the requested gap of the optimum.
     RuleIsEnough,
     /// Pivots corrected a rule.
     Corrected,
@@ -45,9 +45,9 @@ pub struct RoutePlan {
     pub rule: Rule,
     /// Seconds that the busiest link needs, before rounding to whole bytes.
     pub congestion_s: f64,
-    /// No plan's congestion is below this, seconds.
+    /// Proven lower bound on the congestion of any plan, seconds.
     pub lower_bound_s: f64,
-    /// What proves the bound.
+    /// The proof of the bound.
     pub evidence: Evidence,
     /// Index of the busiest link in [`RoutingNetwork::links`].
     pub bottleneck: usize,
@@ -97,7 +97,7 @@ impl RoutePlan {
         self.shares.clear();
     }
 
-    /// Number of pairs with shares of their own.
+    /// Number of pairs with separate shares.
     pub fn exception_count(&self) -> usize {
         self.exceptions.len()
     }
@@ -113,7 +113,7 @@ impl RoutePlan {
         self.host_weights.extend_from_slice(weights);
     }
 
-    /// Number of pairs of hosts with weights of their own.
+    /// Number of pairs of hosts with separate weights.
     pub fn host_exception_count(&self) -> usize {
         self.host_pairs.len()
     }
@@ -155,7 +155,7 @@ impl RoutePlan {
         self.shares[from..to].iter().for_each(|&(p, s)| out.push(usize::from(p), s));
     }
 
-    /// Calls `each` with every pair that has shares of its own.
+    /// Calls `each` with every pair that has separate shares.
     pub(crate) fn for_each_exception(&self, mut each: impl FnMut(usize, usize, &Shares)) {
         let mut shares = Shares::default();
         for (at, e) in self.exceptions.iter().enumerate() {

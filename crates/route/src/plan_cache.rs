@@ -47,7 +47,7 @@ impl Default for Hysteresis {
     }
 }
 
-/// What the cache did with its plan on a call.
+/// The action of the cache on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheDecision {
     /// Made the first plan.
@@ -60,7 +60,7 @@ pub enum CacheDecision {
     LinksChanged,
 }
 
-/// How a reading changed a link.
+/// The change of a link after a reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LinkChange {
     /// The link runs at another rate: its index, and the rate in GB/s.

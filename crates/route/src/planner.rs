@@ -129,7 +129,11 @@ impl Planner {
         Candidate { rule, congestion_s, bottleneck, completion_s }
     }
 
-    /// A plan with its proven lower bound. Fails as [`PlanError`] says.
+    /// A plan with its proven lower bound. O(ranks²) for a static rule; a correction is limited by
+    /// [`PlannerSettings::work_per_rank`].
+    ///
+    /// # Errors
+    /// The demand's size differs from the network's, or a pair with bytes has no path.
     pub fn plan(&mut self, net: &RoutingNetwork, demand: &Demand) -> Result<RoutePlan, PlanError> {
         self.sum_demand(net, demand)?;
         let (bound, evidence) = closed_form_bound(net, demand, &self.sums);

@@ -1,4 +1,4 @@
-//! Planners by name, and what a planner of another crate needs to make a [`RoutePlan`].
+//! Planners by name, and the constructor that other crates use to make a [`RoutePlan`].
 
 use crate::bound::{Evidence, closed_form_bound};
 use crate::demand::Demand;
@@ -18,7 +18,7 @@ pub struct PlannerEntry {
     pub name: &'static str,
     /// One line of description.
     pub about: &'static str,
-    /// Plans.
+    /// The planner's function.
     pub plan: PlanDemand,
 }
 
@@ -34,7 +34,7 @@ pub struct Planners {
 }
 
 impl Planners {
-    /// What ships: linkwise's planner, the static rules, and with the feature `exact` the reference.
+    /// The planners that linkwise ships: its own, the static rules, and with the feature `exact` the reference planner.
     pub fn shipped() -> Planners {
         let mut entries = vec![PlannerEntry {
             name: "linkwise",
@@ -90,7 +90,7 @@ impl Planners {
 /// The closed-form lower bound of any plan's congestion, seconds, and what proves it. O(ranks² + links).
 ///
 /// # Errors
-/// As [`Planner::plan`].
+/// Same as [`Planner::plan`].
 pub fn lower_bound(net: &RoutingNetwork, demand: &Demand) -> Result<(f64, Evidence), PlanError> {
     check_rank_count(net, demand)?;
     let mut sums = DemandSums::default();
@@ -99,8 +99,9 @@ pub fn lower_bound(net: &RoutingNetwork, demand: &Demand) -> Result<(f64, Eviden
 }
 
 impl RoutePlan {
-    /// A plan that splits every pair by itself. `splits`: sender, receiver and shares, in ascending order of both. `loads`: bytes on every
-    /// link under these splits. `bound`: of [`lower_bound`]. Completion is congestion: what relays cost is not counted.
+    /// A plan with separate shares for every pair. `splits`: sender, receiver and shares, in ascending order of both.
+    /// `loads`: bytes on every link under these splits. `bound`: the result of [`lower_bound`]. The completion time
+    /// equals the congestion: the costs of relays are not included.
     pub fn of_splits(
         net: &RoutingNetwork,
         splits: impl IntoIterator<Item = (usize, usize, Shares)>,

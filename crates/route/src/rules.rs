@@ -2,9 +2,9 @@
 
 use crate::network::RoutingNetwork;
 
-/// Most slots: NICs of one host.
+/// Maximum number of slots: NICs of one host.
 pub const SLOTS_MAX: usize = topology::host::NICS_PER_HOST_MAX;
-/// Most paths of a pair: the direct path and the relays of the largest host, or the slots.
+/// Maximum number of paths of a pair: the direct path and the relays of the largest host, or the slots.
 pub const PATHS_MAX: usize = 32;
 
 /// A rule that every rank can apply without coordination.

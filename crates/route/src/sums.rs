@@ -123,7 +123,7 @@ impl DemandSums {
         }
     }
 
-    /// Adds the bytes between hosts to the slots of their sender or receiver, where the rule takes the slot from that rank.
+    /// Adds the bytes between hosts to the slots of their sender or receiver, if the rule derives the slot from that rank.
     fn choose_own_legs(&mut self, net: &RoutingNetwork, rule: Rule, weights: &[f64]) {
         let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
         for i in 0..n {
@@ -159,7 +159,7 @@ impl DemandSums {
         }
     }
 
-    /// Sets the bytes of the other end, where the slot follows from the rank at this end.
+    /// Sets the bytes of the other end, if the slot follows from the rank at this end.
     fn follow_other_legs(&mut self, rule: Rule) {
         match rule {
             Rule::Direct | Rule::DestinationRail => self.out_leg.copy_from_slice(&self.destination_out),

@@ -1,9 +1,9 @@
 //! Orders the traffic between hosts in time, so that no host receives from two hosts at once (no incast).
 //!
-//! The schedule cuts the bytes between hosts into *waves*. In a wave every host sends to at most one host and receives from at most one. A
-//! pair of hosts needs the time of its busiest rail. Padding the matrix of these times until all rows and columns have the largest sum makes
-//! it a sum of permutations (Birkhoff); each permutation is a wave. All waves together take exactly the largest row or column sum, so the
-//! order adds no time.
+//! The schedule cuts the bytes between hosts into *waves*. In a wave every host sends to at most one host and receives
+//! from at most one. A pair of hosts needs the time of its busiest rail. The matrix of these times is padded until all
+//! rows and columns have the same sum. Such a matrix is a sum of permutations (Birkhoff); each permutation is a wave.
+//! All waves together take exactly the largest row or column sum, so the order adds no time.
 
 use crate::demand::Demand;
 use crate::network::RoutingNetwork;

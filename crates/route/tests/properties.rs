@@ -1,5 +1,5 @@
-//! Properties that hold for every demand on every network. The cases stand in `papers/tests/nimble.rs`, too: a crate of test
-//! helpers for two files would cost more than the copy.
+//! Properties that hold for every demand on every network. `papers/tests/nimble.rs` has its own copy of the cases: a
+//! crate of test helpers for two files would cost more than the copy.
 
 mod common;
 

@@ -17,9 +17,9 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostI
 
 /// Largest file, bytes.
 pub const FILE_BYTES_MAX: usize = 256 << 20;
-/// Most rows.
+/// Maximum number of rows.
 pub const ROWS_MAX: usize = 2_000_000;
-/// Most pairs of a table's name and a host of the cluster.
+/// Maximum number of pairs of a table's name and a host of the cluster.
 pub const HOSTS_PER_NAME_MAX: usize = 4096;
 
 /// The error in a file, with its position.

@@ -5,8 +5,9 @@ use crate::rows::allocation_text;
 use std::io::Write;
 use topology::Cluster;
 
-/// The header. Empty fields mean unknown; `allocation` is `n0:0 n0:1`; times in seconds; `source` and `quality` are the words of
-/// [`crate::Source`] and [`crate::Quality`]; `run_id` makes a second import of the same file a no-op.
+/// The header. Empty fields mean unknown; `allocation` is `n0:0 n0:1`; times are in seconds; `source` and `quality` are
+/// the names of [`crate::Source`] and [`crate::Quality`]; `run_id` keeps a second import of the same file from storing
+/// anything.
 pub const CSV_HEADER: [&str; 16] = [
     "allocation",
     "collective",

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file does not exist.
-    #[error("there is no store at {}; `linkwise measure --store` makes one", .0.display())]
+    #[error("there is no store at {}; `linkwise measure --store` creates one", .0.display())]
     Missing(PathBuf),
     /// The file is not a store.
     #[error("{} is not a linkwise store: {why}. Name another file, or move this one away", .path.display())]
     NotAStore {
         /// The file.
         path: PathBuf,
-        /// What the file contains instead.
+        /// The actual content of the file.
         why: String,
     },
     /// SQLite found the file damaged.
@@ -43,7 +43,7 @@ pub enum StoreError {
         stored: String,
         /// Name of the cluster given.
         given: String,
-        /// The first difference in words.
+        /// The first difference as text.
         difference: String,
     },
     /// Another process locked the store for longer than the time limit.
@@ -61,17 +61,17 @@ pub enum StoreError {
         id: i64,
     },
     /// The reading was withdrawn before.
-    #[error("reading {id} was withdrawn by {who} already ({why})")]
+    #[error("reading {id} was already withdrawn by {who} ({why})")]
     Withdrawn {
         /// The number.
         id: i64,
-        /// Who withdrew the reading.
+        /// Author of the withdrawal.
         who: String,
         /// The reason of the withdrawal.
         why: String,
     },
     /// An idempotency key was used for another request.
-    #[error("the idempotency key `{0}` was used for another request; give every request a key of its own")]
+    #[error("the idempotency key `{0}` was used for another request; give every request a different key")]
     KeyReused(String),
     /// An error of SQLite or of the file system.
     #[error("cannot {doing} the store {}: {why}", .path.display())]
@@ -117,13 +117,13 @@ impl StoreError {
     }
 }
 
-/// What SQLite said, and what to do about it where that is known.
+/// The message of SQLite, and a remedy if one is known.
 pub(crate) fn why(e: &rusqlite::Error) -> String {
     use rusqlite::ErrorCode as C;
     let remedy = match e.sqlite_error_code() {
         Some(C::DiskFull) => "; make room on the disk",
         Some(C::ReadOnly | C::CannotOpen | C::PermissionDenied) => {
-            "; the file and its folder must be writable, since SQLite keeps its log beside the file"
+            "; the file and its folder must be writable, because SQLite keeps its log next to the file"
         }
         Some(C::SystemIoFailure) => "; the disk is full, damaged, or not a local one",
         _ => "",
@@ -131,11 +131,11 @@ pub(crate) fn why(e: &rusqlite::Error) -> String {
     format!("{e}{remedy}")
 }
 
-/// Why a path cannot hold a database; none where it can, or where nothing is yet.
+/// Why a path cannot hold a database; none if it can, or if the file does not exist yet.
 pub(crate) fn no_file(path: &std::path::Path) -> Option<&'static str> {
     let meta = std::fs::metadata(path).ok()?;
     if meta.is_dir() {
         return Some("it is a folder");
     }
-    (!meta.is_file()).then_some("it is no regular file")
+    (!meta.is_file()).then_some("it is not a regular file")
 }

@@ -1,9 +1,10 @@
 //! The identity of a cluster: decides whether a store or a state belongs to it, and lists added, removed and changed hosts.
 //!
-//! Files keep hosts by name, so a file fits every cluster in which a name means the same hardware: same cluster name, same type name and
-//! GPU count of a host. The order of hosts and types, drained GPUs, NIC health and rates are not part of the identity. Hosts may be added
-//! and removed: the data of the other hosts stay valid. A cluster with fewer than half of the file's hosts is a different cluster, because
-//! names such as `n0` are common.
+//! Files identify hosts by name. A file therefore fits every cluster in which a name stands for the same hardware: same
+//! cluster name, same type name and GPU count of a host. The order of hosts and types, drained GPUs, NIC health and
+//! rates are not part of the identity. Hosts may be added and removed: the data of the other hosts stay valid. A
+//! cluster with fewer than half of the file's hosts counts as a different cluster, because names such as `n0` are
+//! common.
 
 use crate::digest::fnv64;
 use serde::Serialize;
@@ -19,7 +20,7 @@ pub fn identity(cluster: &Cluster) -> String {
     s
 }
 
-/// The hardware of a host in words: `hgx-h100 with 8 GPUs`.
+/// The hardware of a host as text: `hgx-h100 with 8 GPUs`.
 pub(crate) fn type_text(cluster: &Cluster, host: HostId) -> String {
     let t = cluster.type_of(host);
     format!("{} with {} GPUs", t.name, t.gpu_count())
@@ -47,7 +48,7 @@ impl HostChanges {
         self.added.is_empty() && self.removed.is_empty() && self.retyped.is_empty()
     }
 
-    /// The changes in words: `1 host added (n64), 2 hosts removed (n0, n7)`.
+    /// The changes as text: `1 host added (n64), 2 hosts removed (n0, n7)`.
     pub fn text(&self) -> String {
         let named = |what: &str, hosts: &[String]| {
             let some: Vec<&str> = hosts.iter().take(3).map(String::as_str).collect();
@@ -68,7 +69,7 @@ pub enum Kinship {
     Same,
     /// The same cluster with added, removed or changed hosts.
     Changed(HostChanges),
-    /// A different cluster: the first difference in words.
+    /// A different cluster, with the first difference as text.
     Other(String),
 }
 

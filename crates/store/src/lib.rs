@@ -6,8 +6,9 @@
 //!
 //! A [`State`] is the operator's record of the GPUs that each job holds, in a separate file.
 //!
-//! Doors and the engine use both through the traits [`ReadingStore`] and [`ClusterStateStore`]. Their methods take values and no
-//! closures, so that nothing slow can run inside a transaction. Writes take an idempotency key ([`Once`]).
+//! Clients and the engine use both through the traits [`ReadingStore`] and [`ClusterStateStore`]. Their methods take
+//! values and no closures, so that nothing slow can run inside a transaction. Writes take an idempotency key
+//! ([`Once`]).
 
 pub mod csv_in;
 pub mod csv_out;

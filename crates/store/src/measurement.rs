@@ -10,7 +10,7 @@ pub enum Source {
     NcclTests,
     /// The user's own benchmark command.
     Command,
-    /// linkwise's simulator: no output may call it measured.
+    /// linkwise's simulator. Output must not call such readings measured.
     Simulated,
     /// A published table.
     Published,
@@ -19,10 +19,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Source; 5] =
         [Source::NcclTests, Source::Command, Source::Simulated, Source::Published, Source::Job];
-    /// The word in files.
+    /// The name in files.
     pub fn name(self) -> &'static str {
         match self {
             Source::NcclTests => "nccl-tests",
@@ -53,14 +53,14 @@ pub enum Quality {
     Good,
     /// It deviates far from comparable measurements and was not repeated.
     Suspect,
-    /// A repetition contradicted it; it stays stored, and no fit uses it.
+    /// A repetition contradicted it. It is kept, and no fit uses it.
     Rejected,
 }
 
 impl Quality {
-    /// All of them.
+    /// All values.
     pub const ALL: [Quality; 3] = [Quality::Good, Quality::Suspect, Quality::Rejected];
-    /// The word in files.
+    /// The name in files.
     pub fn name(self) -> &'static str {
         match self {
             Quality::Good => "good",

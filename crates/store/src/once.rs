@@ -1,11 +1,12 @@
 //! Idempotency keys: a repeated write is done once, and every repetition gets the same answer.
 //!
-//! A client that got no answer cannot know whether its write was done. It repeats the write under the same key: the row of the key
-//! records what the first write did. The write and its row share a transaction, so neither exists without the other. The same key with
-//! another request is an error, never a silent second write.
+//! A client that got no answer cannot know whether its write was executed. It repeats the write under the same key: the
+//! row of the key records the result of the first write. The write and its row share a transaction, so neither exists
+//! without the other. The same key with another request is an error, never a silent second write.
 //!
-//! Limits: [`KEYS_MAX`] keys of at most [`KEY_AGE_S_MAX`] are kept, the newest ones, with answers of at most [`ANSWER_BYTES_MAX`]: at most
-//! 10 GB in theory, some 20 MB at 2 kB per answer. A repetition after that is a new request.
+//! Limits: the newest [`KEYS_MAX`] keys of at most [`KEY_AGE_S_MAX`] are kept, with answers of at most
+//! [`ANSWER_BYTES_MAX`]: at most 10 GB in theory, about 20 MB at 2 kB per answer. A later repetition counts as a new
+//! request.
 
 use crate::digest::fnv64;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 200;
-/// Most keys that a file keeps.
+/// Maximum number of keys that a file keeps.
 pub const KEYS_MAX: usize = 10_000;
 /// Longest age of a key, seconds: a week.
 pub const KEY_AGE_S_MAX: f64 = 7.0 * 86_400.0;
@@ -25,7 +26,7 @@ pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 pub struct Once {
     /// The client's key: 1 to [`KEY_BYTES_MAX`] printable ASCII characters.
     pub key: String,
-    /// [`digest`] of the request; it distinguishes a repetition from another request under the same key.
+    /// [`digest`] of the request. It distinguishes a repetition from another request under the same key.
     pub request: String,
 }
 
@@ -45,7 +46,7 @@ impl Once {
     }
 }
 
-/// A digest of a request: 64 bits of its text, and its length. It protects against accidents, not against attackers.
+/// A digest of a request: 64 bits of its text, and its length. It detects accidental reuse of a key, not attacks.
 pub fn digest(request: &str) -> String {
     format!("{:016x}-{}", fnv64([request]), request.len())
 }
@@ -59,7 +60,7 @@ pub struct Done<T> {
     pub repeated: bool,
 }
 
-/// The table of keys; stores and states have the same.
+/// The table of keys, the same in stores and states.
 pub(crate) const TABLE: &str = "
 CREATE TABLE request_key (
     key TEXT PRIMARY KEY,
@@ -93,11 +94,11 @@ pub(crate) struct Kept {
     pub outcome: String,
     /// The answer, after the client's whole request was answered.
     pub answer: Option<String>,
-    /// True if a model has learned from it. Only for rows without an answer.
+    /// True if a model has learned the readings of the write. Only for rows without an answer.
     pub taught: bool,
 }
 
-/// Replaces the answer in the time between the learning of a model and the answer.
+/// Stands in the answer's column between the learning of a model and the answer.
 const TAUGHT: &str = "taught";
 
 /// The row of a key; none if the key is new.
@@ -143,7 +144,7 @@ pub(crate) fn keep<T: Serialize>(
     Ok(())
 }
 
-/// Completes a row with the answer. An answer that is too long is not stored; the result stays.
+/// Completes a row with the answer. An answer that is too long is not stored; the result is kept.
 pub(crate) fn finish(conn: &Connection, once: &Once, answer: &str) -> Result<(), KeyError> {
     if answer.len() <= ANSWER_BYTES_MAX {
         conn.prepare_cached("UPDATE request_key SET answer = ?2 WHERE key = ?1")?.execute([&once.key, answer])?;
@@ -151,7 +152,8 @@ pub(crate) fn finish(conn: &Connection, once: &Once, answer: &str) -> Result<(),
     Ok(())
 }
 
-/// Marks a row without an answer, or removes the mark. The mark means that a model learns from it now, so a repetition teaches nothing.
+/// Marks a row without an answer, or removes the mark. A marked row means that a model learns the readings now, so a
+/// repetition must not teach them.
 pub(crate) fn mark_taught(conn: &Connection, once: &Once, taught: bool) -> Result<(), KeyError> {
     let sql = "UPDATE request_key SET answer = ?2 WHERE key = ?1 AND (answer IS NULL OR answer = ?3)";
     conn.prepare_cached(sql)?.execute(params![once.key, taught.then_some(TAUGHT), TAUGHT])?;

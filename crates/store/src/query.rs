@@ -58,9 +58,9 @@ pub struct Query {
     /// Only readings that are among the newest of at least one of their hosts (uses an index; the cost does not depend on the size of the
     /// store). Rejected and withdrawn readings count among a host's newest.
     pub newest_of_each_host: Option<NewestOfHost>,
-    /// Most readings to return, the newest ones.
+    /// Maximum number of readings to return, the newest ones.
     pub newest: Option<usize>,
-    /// Most readings to return, the oldest ones (without `newest`).
+    /// Maximum number of readings to return, the oldest ones (without `newest`).
     pub oldest: Option<usize>,
 }
 

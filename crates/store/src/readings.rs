@@ -1,4 +1,4 @@
-//! Lists, corrects and withdraws readings. The store records each change, who made it and why.
+//! Lists, corrects and withdraws readings. The store records each change with its author and reason.
 
 use crate::error::StoreError;
 use crate::measurement::{BUSBW_GB_PER_S_MAX, Record};
@@ -44,9 +44,9 @@ pub struct ReadingChange {
     pub what: WhatChanged,
     /// Bus bandwidth before, GB/s.
     pub old_busbw_gb_per_s: f64,
-    /// Bus bandwidth after, GB/s; none where it was withdrawn.
+    /// Bus bandwidth after, GB/s; none for a withdrawal.
     pub new_busbw_gb_per_s: Option<f64>,
-    /// Who made the change.
+    /// Author of the change.
     pub who: String,
     /// The reason.
     pub why: String,
@@ -68,17 +68,17 @@ pub struct Revision {
 pub struct Added {
     /// Numbers of the readings; none for a run that was stored before.
     pub ids: Vec<Option<i64>>,
-    /// True if they were added before, under the same key.
+    /// True if the readings were added before, under the same key.
     pub repeated: bool,
-    /// The earlier answer, if they were added before and answered.
+    /// The earlier answer, if the readings were added before and the request was answered.
     pub answer: Option<String>,
-    /// Without an earlier answer: true if the model has learned them ([`Store::mark_taught`]).
+    /// Without an earlier answer: true if the model has learned the readings ([`Store::mark_taught`]).
     pub taught: bool,
 }
 
 impl Store {
-    /// Stores all records in one transaction, once under their key. Complete the key with [`Store::finish`] when their request is
-    /// answered.
+    /// Stores all records in one transaction, once under their key. The caller completes the key with [`Store::finish`]
+    /// when the request is answered.
     pub fn add(&mut self, records: &[Record], once: Option<&Once>, at_unix_s: f64) -> Result<Added, StoreError> {
         self.check_records(records)?;
         self.write(|tx, cluster, path| {
@@ -108,12 +108,13 @@ impl Store {
         once::look_up(&self.conn, once).map_err(fail)?.map(added).transpose().map_err(fail)
     }
 
-    /// Records under an unanswered key that a model learns the added readings, or removes that record.
+    /// Records under an unanswered key that a model now learns the added readings, or removes that record.
     pub fn mark_taught(&mut self, once: &Once, taught: bool) -> Result<(), StoreError> {
         once::mark_taught(&self.conn, once, taught).map_err(|e| StoreError::of_key(&self.path, e))
     }
 
-    /// Records under every unanswered key that the model has the added readings, because it was fitted to all readings. O(keys).
+    /// Records under every unanswered key that a model has learned the added readings, because it was fitted to all
+    /// readings. O(keys).
     pub fn mark_all_taught(&mut self) -> Result<(), StoreError> {
         once::mark_all_taught(&self.conn).map_err(|e| StoreError::of_key(&self.path, e))
     }
@@ -155,7 +156,8 @@ impl Store {
             .map_err(|e| StoreError::of("read", &self.path, &e))
     }
 
-    /// Replaces the bandwidth of a reading and scales its time, because nccl-tests computes one from the other. Done once under a key.
+    /// Replaces the bandwidth of a reading and scales its time, because nccl-tests computes one from the other. A
+    /// request with a key is executed once.
     ///
     /// # Errors
     /// No such reading; a withdrawn reading; an implausible bandwidth; a name or reason that is empty or too long.
@@ -173,10 +175,11 @@ impl Store {
         self.change(id, WhatChanged::Corrected, Some(busbw_gb_per_s), by, once)
     }
 
-    /// Withdraws a reading: it can still be listed, and no fit and no diagnosis uses it. Done once under a key.
+    /// Withdraws a reading: it can still be listed, and no fit and no diagnosis uses it. A request with a key is
+    /// executed once.
     ///
     /// # Errors
-    /// Those of [`Store::correct`], without that of the bandwidth.
+    /// Those of [`Store::correct`], except that of the bandwidth.
     pub fn withdraw(&mut self, id: i64, by: &By<'_>, once: Option<&Once>) -> Result<Done<ReadingChange>, StoreError> {
         self.change(id, WhatChanged::Withdrawn, None, by, once)
     }

@@ -70,8 +70,8 @@ pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (Stri
     (format!("{} ORDER BY id{limit}", clause.join(" AND ")), values)
 }
 
-/// The inverse of [`allocation_text`] for texts of the store; none if the cluster no longer has one of the hosts or GPUs. These texts
-/// list the GPUs of a host consecutively, so each host is looked up once. O(length).
+/// The inverse of [`allocation_text`] for texts of the store; none if the cluster no longer has one of the hosts or
+/// GPUs. These texts list the GPUs of a host consecutively, so each host is looked up once. O(length).
 fn stored_allocation(
     cluster: &Cluster,
     index: &HashMap<&str, HostId>,
@@ -81,9 +81,9 @@ fn stored_allocation(
     let mut last = "";
     let mut gone = false;
     for t in text.split(' ') {
-        let (name, gpu) = t.rsplit_once(':').ok_or_else(|| format!("`{t}` names no GPU"))?;
+        let (name, gpu) = t.rsplit_once(':').ok_or_else(|| format!("`{t}` is not a GPU"))?;
         let gpu: usize =
-            gpu.parse().ok().filter(|g| *g < GPUS_PER_HOST_MAX).ok_or_else(|| format!("`{t}` is no GPU"))?;
+            gpu.parse().ok().filter(|g| *g < GPUS_PER_HOST_MAX).ok_or_else(|| format!("`{t}` is not a GPU"))?;
         if name != last {
             last = name;
             match index.get(name) {
@@ -132,7 +132,7 @@ pub(crate) fn allocation_of(
     Ok(Allocation::from_gpus(gpus))
 }
 
-/// The beginning of a text that a damaged file holds, for an error.
+/// The beginning of a text from a damaged file, for an error.
 fn short(text: &str) -> String {
     match text.char_indices().nth(120) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -140,7 +140,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// A row whose first columns are [`COLUMNS`]; none where it is of hardware that is not in the cluster any more.
+/// A row whose first columns are [`COLUMNS`]; none if its hardware is no longer in the cluster.
 pub(crate) fn record_of(
     row: &Row<'_>,
     id: i64,

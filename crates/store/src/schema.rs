@@ -1,4 +1,4 @@
-//! The tables, as a list of migrations: a new version is a new entry at the end, never an edit.
+//! The tables, as a list of migrations. A new version is a new entry at the end; existing entries are never edited.
 
 use rusqlite::{Transaction, params};
 use rusqlite_migration::{HookResult, M, Migrations};

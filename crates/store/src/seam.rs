@@ -1,7 +1,7 @@
 //! The traits through which the engine uses a state and a store of readings. SQLite implements them.
 //!
-//! No method takes a closure: an implementation holds a transaction only for its own work, which is O(rows of the request). Errors are
-//! those of the files; another database maps its errors to `Busy`, `Io` and `Damaged`.
+//! No method takes a closure: an implementation holds a transaction only for its own work, which is O(rows of the
+//! request). Errors are those of the SQLite files; another database maps its errors to `Busy`, `Io` and `Damaged`.
 
 use crate::error::StoreError;
 use crate::measurement::{Measurement, Record};

@@ -47,7 +47,7 @@ impl Store {
         Self::at(path, cluster, false)
     }
 
-    /// Opens a store, or makes an empty one for `cluster` where there is no file.
+    /// Opens a store, or creates an empty one for `cluster` if there is no file.
     pub fn create(path: &Path, cluster: &Cluster) -> Result<Self, StoreError> {
         Self::at(path, cluster, true)
     }
@@ -70,7 +70,7 @@ impl Store {
         let program = number(&conn, "PRAGMA application_id")?;
         if tables > 0 && program != schema::APPLICATION_ID {
             let why = match program {
-                crate::state::APPLICATION_ID => "it is a state; measurements are a file of their own",
+                crate::state::APPLICATION_ID => "it is a state; measurements need a separate file",
                 _ => "it is a SQLite database of another program",
             };
             return Err(StoreError::NotAStore { path: path.into(), why: why.into() });
@@ -94,7 +94,7 @@ impl Store {
                 rusqlite_migration::Error::RusqliteError { err, .. } => StoreError::of("migrate", path, &err),
                 e => StoreError::Io { doing: "migrate", path: path.into(), why: e.to_string() },
             });
-        } // else another process was first
+        } // otherwise another process was first
         let (former, changed) = Default::default();
         let mut store = Store { path: path.into(), conn, cluster: cluster.clone(), former, changed };
         store.claim(cluster)?;
@@ -203,7 +203,7 @@ impl Store {
         Ok(self.meta("cluster_fingerprint")?.unwrap_or_default())
     }
 
-    /// Stores one record. After the return it survives a kill.
+    /// Stores one record. When the function returns, the record survives a kill.
     pub fn insert(&mut self, record: &Record) -> Result<Inserted, StoreError> {
         self.insert_batch(std::slice::from_ref(record))
     }
@@ -223,10 +223,10 @@ impl Store {
         for r in records {
             r.measurement.check().map_err(StoreError::Invalid)?;
             if r.run_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > RUN_ID_BYTES_MAX) {
-                return Err(StoreError::Invalid(format!("run_id: it has not 1 to {RUN_ID_BYTES_MAX} bytes")));
+                return Err(StoreError::Invalid(format!("run_id: it does not have 1 to {RUN_ID_BYTES_MAX} bytes")));
             }
             if r.measurement.allocation.gpu_count() > gpus || !all.contains_all(&r.measurement.allocation) {
-                let why = format!("allocation: it has GPUs that cluster `{}` has not", self.cluster.name);
+                let why = format!("allocation: cluster `{}` does not have all of its GPUs", self.cluster.name);
                 return Err(StoreError::Invalid(why));
             }
         }

@@ -82,5 +82,5 @@ fn a_writer_killed_a_hundred_times_loses_and_repeats_nothing_and_leaves_no_half_
             assert!(!settled || r.measurement.quality == Quality::Suspect, "an acknowledged quality was lost");
         }
     }
-    assert!(acknowledged > 20, "the writer hardly ever wrote: {acknowledged} batches");
+    assert!(acknowledged > 20, "the writer wrote too rarely: {acknowledged} batches");
 }

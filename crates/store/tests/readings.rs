@@ -70,7 +70,7 @@ fn a_correction_replaces_a_value_a_withdrawal_hides_it_and_both_record_who_and_w
     s.insert(&run).unwrap();
     let id = s.revision().unwrap().last_id;
     s.withdraw(id, &by("x"), None).unwrap();
-    assert_eq!((s.insert(&run).unwrap().already, s.run_ids("p/").unwrap().len()), (1, 1), "its run is known still");
+    assert_eq!((s.insert(&run).unwrap().already, s.run_ids("p/").unwrap().len()), (1, 1), "its run is still known");
 
     assert!(matches!(s.withdraw(2, &by("again"), None), Err(StoreError::Withdrawn { id: 2, .. })));
     assert!(matches!(s.correct(9, 1.0, &by("x"), None), Err(StoreError::UnknownReading { id: 9, .. })));
@@ -182,7 +182,11 @@ fn hosts_are_added_and_removed_and_the_readings_of_the_others_stay() {
     assert_eq!(s.changed_hosts().text(), "1 host added (new), 1 host removed (n0)");
     let kept = s.readings(&Query::usable()).unwrap();
     assert_eq!(kept.iter().map(|r| r.id).collect::<Vec<_>>(), [2]);
-    assert_eq!(other.gpu_names(&kept[0].record.measurement.allocation), ["n2:0", "n1:0"], "names count, not places");
+    assert_eq!(
+        other.gpu_names(&kept[0].record.measurement.allocation),
+        ["n2:0", "n1:0"],
+        "hosts are matched by name, not by position"
+    );
     drop(s);
     assert!(Store::open(&path, &other).unwrap().changed_hosts().is_empty(), "told once");
     assert_eq!(usable(&c), [1, 2], "the host is back");

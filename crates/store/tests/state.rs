@@ -1,4 +1,5 @@
-//! The operator's state: refusals, and that no allocation overlaps or is lost when processes race and are killed.
+//! The operator's state: refused requests, and the checks that no allocation overlaps or is lost when processes compete
+//! and are killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -101,7 +102,7 @@ fn worker(path: &Path, role: &str) -> Child {
         .unwrap()
 }
 
-/// The output of a worker: its jobs with their GPUs, and the jobs that it was about to release.
+/// The jobs of a worker with their GPUs, and the jobs that it was about to release, from its output.
 fn said(child: &mut Child) -> (BTreeMap<String, String>, BTreeSet<String>) {
     let (mut have, mut going) = (BTreeMap::new(), BTreeSet::new());
     for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
@@ -123,8 +124,8 @@ fn accounted_for(state: &State, now: &Snapshot) {
 
 #[test]
 fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice() {
-    // On a busy machine the first process may be done before the others begin: such a round shows nothing.
-    assert!((0..5).any(|_| workers_that_got_jobs_when_eight_fill_a_cluster() > 1), "they did not race");
+    // On a busy machine the first process may end before the others begin. Such a round does not test anything.
+    assert!((0..5).any(|_| workers_that_got_jobs_when_eight_fill_a_cluster() > 1), "the processes did not compete");
 }
 
 fn workers_that_got_jobs_when_eight_fill_a_cluster() -> usize {
@@ -141,7 +142,7 @@ fn workers_that_got_jobs_when_eight_fill_a_cluster() -> usize {
         workers_with_jobs += usize::from(!have.is_empty());
         for (id, gpus) in have {
             for g in gpus.split(' ') {
-                assert_eq!(seen.insert(g.to_owned(), id.clone()), None, "{g} was given out twice");
+                assert_eq!(seen.insert(g.to_owned(), id.clone()), None, "{g} was allocated twice");
             }
         }
     }
@@ -186,7 +187,7 @@ fn processes_killed_at_random_moments_leave_a_state_that_holds_every_acknowledge
         for (id, gpus) in &have {
             match now.job(id) {
                 Some(j) => {
-                    assert_eq!(state.cluster().gpu_names(&j.gpus).join(" "), *gpus, "kill {kill}: {id} is not whole")
+                    assert_eq!(state.cluster().gpu_names(&j.gpus).join(" "), *gpus, "kill {kill}: {id} is incomplete")
                 }
                 None => assert!(going.contains(id), "kill {kill}: {id} was acknowledged and is lost"),
             }
@@ -210,13 +211,13 @@ fn a_gpu_is_allocated_once_and_a_repeated_command_changes_nothing() {
     let told = |e: StateError| (e.is_refusal(), e.to_string());
     let other = job(&s, "a", "n0:2");
     let (refusal, text) = told(s.allocate(&other, 3.0).unwrap_err());
-    assert!(refusal && text.contains("job `a` holds n0:[0-1] n1:7 already"), "{text}");
+    assert!(refusal && text.contains("job `a` already holds n0:[0-1] n1:7"), "{text}");
     let overlap = job(&s, "b", "n1:6 n1:7");
     let (refusal, text) = told(s.allocate(&overlap, 3.0).unwrap_err());
     assert!(refusal && text.contains("n1:7 is held by job `a`; 13 GPUs are free"), "{text}");
     let (refusal, text) = told(s.release(&["a".into(), "c".into()]).unwrap_err());
     assert!(!refusal && text.contains("no job `c` holds GPUs; jobs that do: a"), "{text}");
-    assert_eq!(s.snapshot().unwrap().jobs.len(), 1, "all are released, or none");
+    assert_eq!(s.snapshot().unwrap().jobs.len(), 1, "all jobs are released, or none");
     assert_eq!(s.release(&["a".into()]).unwrap()[0].gpus, a.gpus);
     assert_eq!(s.snapshot().unwrap().free.gpu_count(), 16);
 }
@@ -284,7 +285,7 @@ fn files_that_are_not_a_state_get_one_clear_sentence_and_stay_unchanged() {
     };
     assert!(refused(&at("none")).contains("there is no state at"));
     assert!(refused(folder.path()).contains("it is a folder"));
-    std::fs::write(at("text"), "not a database, but long enough to be taken for one ".repeat(100)).unwrap();
+    std::fs::write(at("text"), "not a database, but long enough to look like one ".repeat(100)).unwrap();
     assert!(refused(&at("text")).contains("it is not a SQLite database"));
     let foreign = rusqlite::Connection::open(at("foreign")).unwrap();
     foreign.execute_batch("CREATE TABLE t (a)").unwrap();
@@ -299,7 +300,7 @@ fn files_that_are_not_a_state_get_one_clear_sentence_and_stay_unchanged() {
     assert!(State::open(&at("empty")).unwrap_err().to_string().contains("it is empty"));
     State::init(&at("empty"), &c, 0.0).unwrap();
     let again = State::init(&at("empty"), &c, 0.0).unwrap_err();
-    assert!(again.is_refusal() && again.to_string().contains("already, with the same hosts"), "{again}");
+    assert!(again.is_refusal() && again.to_string().contains("with the same hosts"), "{again}");
     let e = State::open(&at("empty")).unwrap().check_cluster(&cluster(3)).unwrap_err().to_string();
     assert!(e.contains("1 host added (n2). `linkwise cluster update`"), "{e}");
 }
@@ -401,7 +402,7 @@ fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_ref
     s.release(&["a".into()]).unwrap();
     assert_eq!(s.answered("a", "A", None).unwrap(), None, "a released name is free");
 
-    // Under a key the answer stays after the job has ended.
+    // With a key the answer is kept after the job has ended.
     let once = store::Once::new("k1", "A").unwrap();
     let snapshot = s.snapshot().unwrap();
     let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), at_unix_s: 3.0 };
@@ -456,7 +457,7 @@ fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
     )
     .unwrap();
     drop(old);
-    // Two processes that open it at the same moment migrate it once.
+    // Two processes that open the state at the same moment migrate it once.
     let opened: Vec<_> = std::thread::scope(|s| {
         let all: Vec<_> = (0..4).map(|_| s.spawn(|| State::open(&path).map(|s| s.snapshot().unwrap()))).collect();
         all.into_iter().map(|t| t.join().unwrap().unwrap()).collect()

@@ -182,7 +182,7 @@ fn another_cluster_is_refused_but_a_drained_gpu_is_not_another_cluster() {
     let other = topology::catalog::cluster("het-ra").unwrap();
     let e = Store::open(&path, &other).unwrap_err().to_string();
     assert!(
-        e.contains("is of another cluster (`h100`, given is `het-ra`)") && e.contains("of another type (n0"),
+        e.contains("belongs to another cluster (`h100`, given: `het-ra`)") && e.contains("of another type (n0"),
         "{e}"
     );
     let mut renamed = cluster();
@@ -197,7 +197,7 @@ fn files_that_are_not_a_store_get_one_clear_sentence() {
     let refused = |p: &Path| Store::open(p, &cluster()).unwrap_err().to_string();
     assert!(refused(&at("none.db")).contains("there is no store"));
     assert!(refused(folder.path()).contains("it is a folder"));
-    std::fs::write(at("text.db"), "not a database, but long enough to be taken for one ".repeat(100)).unwrap();
+    std::fs::write(at("text.db"), "not a database, but long enough to look like one ".repeat(100)).unwrap();
     assert!(refused(&at("text.db")).contains("it is not a SQLite database"));
     assert!(matches!(Store::create(&at("text.db"), &cluster()), Err(StoreError::NotAStore { .. })));
     std::fs::write(at("empty.db"), "").unwrap();
@@ -303,7 +303,7 @@ fn what_is_no_store_is_told_and_left_as_it_was() {
         Store::create(Path::new("/dev/null"), &c).unwrap_err().to_string(),
         store::State::init(Path::new("/dev/null"), &c, 0.0).unwrap_err().to_string(),
     ] {
-        assert!(e.contains("it is no regular file"), "{e}");
+        assert!(e.contains("it is not a regular file"), "{e}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What one call costs: `decide` and `learn` of every registered policy after 2,000 calls, four arms.
+//! Cost of one call: `decide` and `learn` of every registered policy after 2,000 calls, with four arms.
 
 use tune::registry::{self, POLICIES};
 use tune::{Arm, Context, Policy, PolicyOptions, Reading};
@@ -11,7 +11,7 @@ fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|p| p.name).collect()
 }
 
-/// A policy that has seen 2,000 calls, and the number of the next.
+/// A policy after 2,000 calls, and the number of the next call.
 fn settled(name: &str) -> (Box<dyn Policy>, u64) {
     let arms: Vec<Arm> =
         ["TREE/SIMPLE", "TREE/LL128", "RING/SIMPLE", "AUTO"].iter().map(|a| a.parse().expect("an arm")).collect();

@@ -4,7 +4,7 @@ use nccl_types::{Algorithm, Protocol};
 use std::fmt;
 use std::str::FromStr;
 
-/// One choice. Written `AUTO`, `TREE/SIMPLE`, `RING/LL128@8` (eight channels) or `AUTO@4`.
+/// One choice. Text form: `AUTO`, `TREE/SIMPLE`, `RING/LL128@8` (eight channels) or `AUTO@4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arm {
     /// The algorithm and protocol, or `None` for the choice of NCCL's own cost model.
@@ -13,7 +13,7 @@ pub struct Arm {
     pub channels: Option<u8>,
 }
 
-/// The most channels that NCCL has.
+/// The largest number of channels that NCCL supports.
 pub const CHANNELS_MAX: u8 = 64;
 
 impl Arm {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_arm_is_refused_with_the_reason() {
+    fn a_text_that_is_not_an_arm_is_refused_with_the_reason() {
         for bad in ["", "TREE", "TREE/", "TREE/FAST", "HEDGE/LL", "RING/LL@0", "RING/LL@65", "AUTO@x"] {
             let error = bad.parse::<Arm>().unwrap_err();
             assert!(error.contains(bad), "{error}");

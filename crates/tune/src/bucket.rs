@@ -1,13 +1,13 @@
 //! Buckets of sizes: calls of similar size share readings.
 //!
-//! One bucket per power of two. Borders lie between the powers, at the geometric middle (sqrt 2 times a power), so that the sizes
-//! that programs use most sit in the middle of a bucket. Sizes are the whole buffer's: where a collective's cost follows one rank's
-//! share (AllGather, ReduceScatter), that is the total over the communicator's ranks. Integers only, so that every rank and every
-//! machine computes the same bucket.
+//! One bucket per power of two. The borders lie at the geometric middle between two powers (sqrt 2 times the lower
+//! one), so that the sizes that programs use most are in the middle of a bucket. A size is that of the whole buffer:
+//! for AllGather and ReduceScatter it is the total over the communicator's ranks. Only integer arithmetic is used, so
+//! that every rank and every machine computes the same bucket.
 
 /// The number of buckets: one per bit of a size.
 pub const BUCKETS: u8 = 64;
-/// A size may lie this far beyond the border of the bucket it was in before it moves: one part in eight of the size.
+/// A size keeps its previous bucket up to this distance beyond the border: one part in eight (2^-3) of the size.
 pub const HYSTERESIS_SHIFT: u32 = 3;
 
 /// The bucket of a size: log2, rounded to the nearest. 0 bytes count as 1.
@@ -24,10 +24,11 @@ pub fn middle(bucket: u8) -> u64 {
     1u64 << bucket.min(BUCKETS - 1)
 }
 
-/// The bucket of a size, given the bucket of the call before it: a size near a border keeps the previous bucket until it
-/// is an eighth beyond the border. All ranks must pass the same sequence of sizes: that of one communicator. `linkwise tune play` uses
-/// this function. The plugin's slots depend on the size alone; otherwise the slot of a call would depend on all calls before it. There,
-/// sizes on both sides of a border explore in two slots, each with its own readings.
+/// The bucket of a size, given the bucket of the previous call: a size near a border keeps the previous bucket until it
+/// is an eighth beyond the border. All ranks must pass the same sequence of sizes: that of one communicator. `linkwise
+/// tune play` uses this function. The plugin's slots depend on the size alone, because otherwise the slot of a call
+/// would depend on all previous calls. There, sizes on the two sides of a border use two slots, each with its own
+/// readings.
 pub fn bucket_after(bytes: u64, before: Option<u8>) -> u8 {
     let plain = bucket(bytes);
     let Some(before) = before else { return plain };
@@ -36,8 +37,8 @@ pub fn bucket_after(bytes: u64, before: Option<u8>) -> u8 {
     if (nearest_low..=nearest_high).contains(&before) { before } else { plain }
 }
 
-/// A value at `bytes` from values at sizes in rising order: log-log interpolation inside, the nearest value outside (no
-/// extrapolation). `None` without values. Values are above 0.
+/// The value at `bytes`, from values at sizes in rising order: log-log interpolation inside the range, the nearest
+/// value outside (no extrapolation). `None` if `points` is empty. Values must be above 0.
 pub fn interpolated(points: &[(u64, f64)], bytes: u64) -> Option<f64> {
     let above = points.partition_point(|p| p.0 < bytes);
     let (Some(high), Some(low)) = (points.get(above), above.checked_sub(1).and_then(|i| points.get(i))) else {
@@ -76,7 +77,7 @@ mod tests {
         }
 
         #[test]
-        fn a_wavering_size_settles(k in 4u8..60, first: bool, wobble in proptest::collection::vec(-0.05f64..0.05, 1..40)) {
+        fn a_size_that_varies_around_a_border_stays_in_one_bucket(k in 4u8..60, first: bool, wobble in proptest::collection::vec(-0.05f64..0.05, 1..40)) {
             let border = middle(k) as f64 * std::f64::consts::SQRT_2;
             let start = if first { k } else { k + 1 };
             let mut now = Some(start);

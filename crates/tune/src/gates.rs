@@ -106,12 +106,12 @@ impl fmt::Display for GateVerdict {
     }
 }
 
-/// [`check_turns`] of readings that are not known to come from several launches.
+/// [`check_turns`] for readings of which the launch is not known.
 pub fn check(candidate: &[f64], auto: &[f64], size_bytes: u64) -> GateVerdict {
     check_turns(&[candidate], &[auto], size_bytes)
 }
 
-/// The two halves of gate 4: odd and even ones of the turns `common` if there are two or more, else of all readings.
+/// The two halves of gate 4: odd and even turns of `common` if there are two or more, otherwise odd and even readings.
 fn halves(turns: &[impl AsRef<[f64]>], common: &[usize]) -> [Vec<f64>; 2] {
     let mut halves = [Vec::new(), Vec::new()];
     match common {
@@ -142,7 +142,7 @@ pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64
         improvement: 1.0 - stats::median(&candidate) / stats::median(&auto),
         improvement_min: if size_bytes < LARGE_BYTES { IMPROVEMENT_MIN } else { IMPROVEMENT_LARGE_MIN },
     };
-    // Written so that a NaN fails its gate.
+    // A comparison with NaN is false, so a NaN fails its gate.
     let passes = [
         (Gate::Readings, verdict.readings.0.min(verdict.readings.1) >= READINGS_MIN),
         (Gate::Significance, verdict.p < P_MAX),
@@ -188,7 +188,7 @@ mod tests {
         // Many readings make a small effect significant.
         let (many, few) = (draws(3, 900, 100.0, 0.1), draws(4, 900, 98.0, 0.1));
         assert_eq!(check(&few, &many, 0).failed, Some(Gate::Effect));
-        // Odd readings like AUTO's, even ones much faster: a trend or a rhythm, not an arm.
+        // Odd readings equal AUTO's, even ones are much faster: a trend or a periodic effect, not a faster arm.
         let mixed: Vec<f64> = (0..50).map(|i| if i % 2 == 1 { 102.6 } else { 80.0 }).collect();
         let steady: Vec<f64> = (0..50).map(|i| 100.0 + f64::from(i) * 0.1).collect();
         let verdict = check(&mixed, &steady, 0);
@@ -217,10 +217,14 @@ mod tests {
         let verdict = check_turns(&lucky, &auto, 0);
         assert_eq!((verdict.failed, verdict.turns), (Some(Gate::Agreement), 2));
         assert!(verdict.to_string().contains("turns disagree"), "{verdict}");
-        assert_eq!(check(&lucky.concat(), &auto.concat(), 0).failed, None, "readings one by one show nothing of it");
+        assert_eq!(
+            check(&lucky.concat(), &auto.concat(), 0).failed,
+            None,
+            "readings without their launch do not show the difference"
+        );
         let steady = [draws(3, 25, 80.0, 0.02), draws(4, 25, 80.0, 0.02)];
         assert!(check_turns(&steady, &auto, 0).is_passed());
-        // A launch that failed leaves one turn in which both were measured: that is said.
+        // One launch failed: both arms were measured in one turn only, and the verdict says so.
         let once = check_turns(&[steady[0].clone(), vec![]], &auto, 0);
         assert!(once.is_passed() && once.turns == 1 && once.to_string().ends_with("in one launch only"), "{once}");
     }

@@ -2,7 +2,7 @@
 
 use crate::policy::Reading;
 
-/// Calls that are remembered; a reading of an older call counts as lost.
+/// Number of calls that are remembered; a reading of an older call counts as lost.
 pub const PENDING_MAX: usize = 4096;
 /// The most arms that a policy chooses between.
 pub const ARMS_MAX: usize = 64;
@@ -11,10 +11,10 @@ pub const TIME_US_MAX: f64 = 1e12;
 
 const ANSWERED: u8 = 0x80;
 
-/// The last [`PENDING_MAX`] calls of one policy. Memory is fixed when it is made.
+/// The last [`PENDING_MAX`] calls of one policy. The memory is allocated once.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    /// The arm of call c at c modulo the length, with a mark once it is answered.
+    /// The arm of call c, at index c modulo the length, with a mark once its reading has arrived.
     slots: Box<[u8]>,
     next: u64,
 }
@@ -31,7 +31,7 @@ impl Ledger {
         self.next
     }
 
-    /// Notes that the next call runs with `arm` (below [`ARMS_MAX`]) and returns the call's number.
+    /// Records that the next call runs with `arm` (below [`ARMS_MAX`]) and returns the call's number.
     pub fn decided(&mut self, arm: usize) -> u64 {
         let call = self.next;
         self.slots[(call % PENDING_MAX as u64) as usize] = (arm.min(ARMS_MAX - 1)) as u8;
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_sensible_reading_of_a_decided_call_counts() {
+    fn only_the_first_valid_reading_of_a_decided_call_counts() {
         let mut ledger = Ledger::default();
         assert_eq!(ledger.accept(&reading(0, 0, Some(1.0))), None, "never decided");
         assert_eq!((ledger.decided(3), ledger.decided(1), ledger.decided(2)), (0, 1, 2));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_later_than_the_memory_is_lost_and_not_taken_for_another_call() {
+    fn a_reading_of_a_forgotten_call_is_lost_and_not_counted_for_another_call() {
         let mut ledger = Ledger::default();
         for _ in 0..=PENDING_MAX {
             ledger.decided(0);

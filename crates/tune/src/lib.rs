@@ -1,7 +1,8 @@
 //! Policies that choose algorithm, protocol and channel count of collectives.
 //!
-//! Every result is a function of the inputs: no clock, no I/O, no hidden randomness. A policy with the same arms and the same
-//! readings decides the same on every rank. Training processes load the crate, so it depends on `nccl-types` and `stats` only.
+//! Every result is a function of the inputs: no clock, no I/O, no hidden randomness. A policy with the same arms and
+//! the same readings makes the same decisions on every rank. Training processes load this crate, so it depends only on
+//! `nccl-types` and `stats`.
 
 pub mod adaptive;
 pub mod arm;

@@ -3,7 +3,7 @@
 use crate::arm::{Arm, CHANNELS_MAX};
 use crate::policy::Reading;
 
-/// Assumed number of channels where neither the arm nor the reading gives one.
+/// Assumed number of channels if neither the arm nor the reading gives one.
 pub const CHANNELS_ASSUMED: u8 = 8;
 
 /// The quantity that a policy minimises. Costs are in microseconds, so that gates and tables have one unit.
@@ -32,8 +32,8 @@ impl Objective {
         }
     }
 
-    /// The cost of a time on this many channels. An unknown count is the arm's own, else [`CHANNELS_ASSUMED`], which is the same for
-    /// every arm, so that it does not favour any.
+    /// The cost of a time on this many channels. If the count is unknown, the arm's own count is used, else
+    /// [`CHANNELS_ASSUMED`]. It is the same for every arm and therefore favours none.
     pub fn cost_us(self, time_us: f64, arm: Arm, channels: Option<u8>) -> f64 {
         match self {
             Objective::Time => time_us,
@@ -56,11 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_channel_costs_its_price_and_an_unknown_count_sets_no_arms_apart() {
+    fn a_channel_costs_its_price_and_an_unknown_count_favours_no_arm() {
         let priced = Objective::with_price(0.01).unwrap();
         let few: Arm = "RING/SIMPLE@4".parse().unwrap();
         assert!((priced.cost_us(100.0, few, None) - 104.0).abs() < 1e-9);
-        assert!((priced.cost_us(100.0, few, Some(16)) - 116.0).abs() < 1e-9, "what was used beats what was asked");
+        assert!(
+            (priced.cost_us(100.0, few, Some(16)) - 116.0).abs() < 1e-9,
+            "the used count takes precedence over the requested one"
+        );
         let plain: Arm = "TREE/LL".parse().unwrap();
         assert_eq!(priced.cost_us(100.0, Arm::AUTO, None), priced.cost_us(100.0, plain, None));
         assert_eq!(Objective::with_price(0.0), Ok(Objective::Time));

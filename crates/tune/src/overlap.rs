@@ -16,15 +16,17 @@ pub const INTENSITY_MIN: f64 = 0.05;
 
 /// Two policies of one kind, one for calls alone and one for calls during computation.
 ///
-/// Which one a call belongs to: what the context says; else its compute intensity ([`INTENSITY_MIN`]); else what the [`OverlapDetector`]
-/// infers from the readings; without a result, alone.
+/// The policy of a call is chosen by the first of these that is known: the context's `overlapped`; its compute
+/// intensity ([`INTENSITY_MIN`]); the result of the [`OverlapDetector`] on the readings. Otherwise the call counts as
+/// alone.
 pub struct Overlap {
     arms: Vec<Arm>,
     objective: Objective,
     inner: [Box<dyn Policy>; 2],
     detector: OverlapDetector,
     ledger: Ledger,
-    /// Of call c at c modulo the length: which policy decided it, that policy's own number of the call, and whether the detector had a say.
+    /// At index c modulo the length, for call c: the policy that decided it, that policy's own call number, and whether
+    /// the detector chose the policy.
     routes: Box<[(u8, u64, bool)]>,
     calls: [u64; 2],
     current: usize,
@@ -50,7 +52,7 @@ impl Overlap {
     }
 }
 
-/// What the caller says: that calls overlap or do not, else their compute intensity.
+/// Whether the caller says that calls overlap: directly, or by the compute intensity.
 pub(crate) fn told(context: Context) -> Option<bool> {
     let by_intensity = context.compute_intensity.filter(|i| i.is_finite()).map(|i| i >= INTENSITY_MIN);
     context.overlapped.or(by_intensity)
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_beats_what_the_intensity_says() {
+    fn an_explicit_overlap_takes_precedence_over_the_intensity() {
         let policy = policy();
         assert!(!policy.is_overlapped(Context { overlapped: Some(false), compute_intensity: Some(1.0) }));
         assert!(!policy.is_overlapped(Context { overlapped: None, compute_intensity: Some(f64::NAN) }));

@@ -1,7 +1,7 @@
-//! The paper's offline tuner: a policy that was measured before the job and does not learn.
+//! The paper's offline tuner: a policy that uses measurements from before the job and does not learn.
 //!
-//! Source: Bandit-Guided NCCL Tuning, section 4.1. An arm other than AUTO is used only where it passed all five gates. The result
-//! does not transfer to other nodes, as the trial shows.
+//! Source: Bandit-Guided NCCL Tuning, section 4.1. An arm other than AUTO is used only if it passed all five gates. The
+//! result does not transfer to other nodes, as the trial shows.
 
 use crate::arm::Arm;
 use crate::bucket;
@@ -16,7 +16,7 @@ pub const SIZES_MAX: usize = 64;
 pub struct ProfileLine {
     /// Whole buffer, bytes.
     pub size_bytes: u64,
-    /// Median time of each arm, microseconds, in the order of the table's arms; 0 where an arm has none.
+    /// Median time of each arm, microseconds, in the order of the table's arms; 0 for an arm without a time.
     pub medians_us: Vec<f64>,
     /// The arm to use, AUTO unless another passed all gates.
     pub use_arm: usize,
@@ -38,8 +38,8 @@ impl Profile {
         Profile::line_of_turns(arms, &turns, size_bytes)
     }
 
-    /// The line of one size from the readings of each arm, in the order of the arms and by turn, and the verdict on each arm other than
-    /// AUTO. Of the arms that pass all gates the one with the lowest median is used.
+    /// The line of one size from the readings of each arm, in the order of the arms and by turn, and the verdict on
+    /// each arm other than AUTO. The line uses the arm with the lowest median among those that pass all gates.
     pub fn line_of_turns(
         arms: &[Arm],
         turns_us: &[Vec<Vec<f64>>],
@@ -62,7 +62,8 @@ impl Profile {
     /// Checks a table from a file.
     ///
     /// # Errors
-    /// No or too many lines, sizes that do not rise, columns that do not fit the arms, impossible times, arms without AUTO.
+    /// No or too many lines, sizes that do not rise, a number of columns that differs from the number of arms,
+    /// impossible times, arms without AUTO.
     pub fn check(&self) -> Result<(), String> {
         crate::registry::check_arms(&self.arms)?;
         if self.lines.is_empty() || self.lines.len() > SIZES_MAX {
@@ -85,10 +86,13 @@ impl Profile {
         Ok(())
     }
 
-    /// The arm for a size. Between two lines that agree, theirs. Where they differ, the one of the two arms with the lower
-    /// interpolated median if that is below AUTO's, too: an arm that passed its gates at one end may be far slower than AUTO before the
-    /// other. AUTO if any of the three has no time at either end. Beyond the ends the nearest line, up to one power of two;
-    /// further out AUTO.
+    /// The arm for a size.
+    ///
+    /// - Between two lines with the same arm: that arm.
+    /// - Between two lines with different arms: the arm with the lower interpolated median, if that median is below
+    ///   AUTO's. An arm that passed its gates at one end may be far slower than AUTO before the other end. AUTO if one
+    ///   of the three has no time at one of the ends.
+    /// - Beyond the ends: the arm of the nearest line, up to one power of two; further away AUTO.
     pub fn arm_for(&self, size_bytes: u64) -> Arm {
         let above = self.lines.partition_point(|l| l.size_bytes < size_bytes);
         let (low, high) = (above.checked_sub(1).and_then(|i| self.lines.get(i)), self.lines.get(above));
@@ -129,7 +133,8 @@ impl Profile {
     }
 }
 
-/// Always uses the arm of a [`Profile`]; calls that are known to run during computation use a second profile, if there is one.
+/// Always uses the arm of a [`Profile`]. Calls that are known to run during computation use a second profile, if there
+/// is one.
 pub struct Static {
     name: &'static str,
     /// Arms for calls alone and for calls during computation.
@@ -144,7 +149,7 @@ struct Use {
 }
 
 impl Static {
-    /// For calls of `size_bytes`. AUTO without a profile, or where its arm is not available.
+    /// A policy for calls of `size_bytes`. AUTO without a profile, or if the profile's arm is not available.
     pub fn new(arms: &[Arm], auto: usize, profile: Option<&Profile>, size_bytes: u64) -> Self {
         let (arm, because) = match profile.map(|p| p.arm_for(size_bytes)) {
             None => (auto, "AUTO: no profile was given".into()),
@@ -158,7 +163,7 @@ impl Static {
         Static { name: "profile", kinds: [one.clone(), one], current: 0 }
     }
 
-    /// The same, with a second profile for calls that are known to run during computation.
+    /// The same policy with a second profile for calls that are known to run during computation.
     pub fn with_overlapped(self, arms: &[Arm], auto: usize, overlapped: Option<&Profile>, size_bytes: u64) -> Self {
         if overlapped.is_none() {
             return self;
@@ -168,9 +173,9 @@ impl Static {
         Static { kinds: [alone, other], ..self }
     }
 
-    /// AUTO, always.
+    /// A policy that always uses AUTO.
     pub fn auto(auto: usize) -> Self {
-        let one = Use { arm: auto, because: "AUTO: nothing else was asked for".into() };
+        let one = Use { arm: auto, because: "AUTO: no other arm was requested".into() };
         Static { name: "auto", kinds: [one.clone(), one], current: 0 }
     }
 }
@@ -238,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_beside_computation_follow_their_own_profile_where_they_are_told() {
+    fn calls_known_to_run_during_computation_use_their_own_profile() {
         let size = 1 << 20;
         let (alone, beside) = (profile(&[(size, [50.0, 60.0, 90.0], 0)]), profile(&[(size, [80.0, 60.0, 90.0], 1)]));
         let new =
@@ -247,7 +252,7 @@ mod tests {
         let mut policy = new(Some(&beside));
         let contexts = [told(None, None), told(Some(true), None), told(None, Some(0.5)), told(Some(false), Some(0.5))];
         assert_eq!(contexts.map(|c| policy.decide(c).arm), [0, 1, 1, 0]);
-        assert_eq!(contexts.map(|c| new(None).decide(c).arm), [0; 4], "without it all go by the one that there is");
+        assert_eq!(contexts.map(|c| new(None).decide(c).arm), [0; 4], "without it all calls use the only profile");
     }
 
     #[test]
@@ -272,7 +277,7 @@ mod tests {
         fn no_size_gets_an_arm_that_should_take_longer_than_auto(
             a in 0usize..3, b in 0usize..3, times in proptest::array::uniform6(1.0f64..1000.0), bytes in 1u64 << 10..=1 << 30
         ) {
-            // An arm that is used has passed its gates: at its own size it is below AUTO.
+            // An arm that is used has passed its gates: at its own size it is faster than AUTO.
             let proven = |arm: usize, t: &[f64]| if t[arm] < t[2] { arm } else { 2 };
             let ends = [[times[0], times[1], times[2]], [times[3], times[4], times[5]]];
             let p = profile(&[(1 << 10, ends[0], proven(a, &ends[0])), (1 << 30, ends[1], proven(b, &ends[1]))]);
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_make_no_sense_are_refused() {
+    fn invalid_tables_are_refused() {
         let good = profile(&[(4, [1.0; 3], 2), (8, [1.0; 3], 2)]);
         assert_eq!(good.check(), Ok(()));
         let broken = |f: fn(&mut Profile)| {

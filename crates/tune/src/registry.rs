@@ -12,9 +12,9 @@ use crate::round_robin::RoundRobin;
 /// The options of a policy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PolicyOptions {
-    /// Seed of policies that draw random numbers, the same on every rank. No shipped policy draws.
+    /// Seed of policies that draw random numbers, the same on every rank. No shipped policy draws random numbers.
     pub seed: u64,
-    /// This process's rank. No shipped policy uses it: ranks would disagree.
+    /// This process's rank. No shipped policy uses it, because ranks would then disagree.
     pub rank: u32,
     /// The quantity to minimise.
     pub objective: Objective,
@@ -22,7 +22,7 @@ pub struct PolicyOptions {
     pub profile: Option<Profile>,
     /// The table of policy `profile` for calls that are known to run during computation; without one, the other table.
     pub profile_overlapped: Option<Profile>,
-    /// The size of the calls, bytes: the line of the table.
+    /// The size of the calls, bytes. It selects the line of the table.
     pub size_bytes: u64,
     /// The policy that `overlap` keeps twice; [`INNER`] if empty.
     pub inner: String,
@@ -31,7 +31,8 @@ pub struct PolicyOptions {
 /// The policy that `overlap` keeps twice by default.
 pub const INNER: &str = "adaptive";
 
-/// Makes a policy for checked arms. `auto` is AUTO's place among them; `known` are the policies that another policy may contain.
+/// Makes a policy for checked arms. `auto` is the index of AUTO; `known` are the policies that another policy may
+/// contain.
 pub type Make =
     fn(known: &[PolicyEntry], arms: &[Arm], auto: usize, options: &PolicyOptions) -> Result<Box<dyn Policy>, String>;
 
@@ -42,15 +43,15 @@ pub struct PolicyEntry {
     pub name: &'static str,
     /// A description in one line.
     pub about: &'static str,
-    /// Makes it. The error says which option it cannot use.
+    /// The constructor. Its error names the option that the policy cannot use.
     pub make: Make,
 }
 
-/// The policies that ship, the default first.
+/// The shipped policies, the default first.
 pub const POLICIES: &[PolicyEntry] = &[
     PolicyEntry {
         name: "adaptive",
-        about: "races, a watch on the arm in use, cheap looks at the others (the default)",
+        about: "races arms, monitors the arm in use, explores the others at low cost (the default)",
         make: |_, arms, auto, o| {
             Ok(Box::new(Adaptive::new(arms, auto, o.objective, adaptive::AdaptiveConfig::default())))
         },
@@ -74,7 +75,7 @@ pub const POLICIES: &[PolicyEntry] = &[
         make: |known, arms, _, o| {
             let inner = if o.inner.is_empty() { INNER } else { &o.inner };
             if inner == "overlap" {
-                return Err("overlap cannot keep itself twice".into());
+                return Err("overlap cannot be its own inner policy".into());
             }
             let inner = || build_from(known, inner, arms, o);
             Ok(Box::new(Overlap::new(arms, o.objective, inner()?, inner()?)))
@@ -87,7 +88,7 @@ pub const POLICIES: &[PolicyEntry] = &[
     },
 ];
 
-/// AUTO's place in a list of arms.
+/// The index of AUTO in a list of arms.
 ///
 /// # Errors
 /// No arm, too many ([`ARMS_MAX`]), AUTO missing, or an arm named twice.
@@ -104,7 +105,7 @@ pub fn check_arms(arms: &[Arm]) -> Result<usize, String> {
     auto.ok_or_else(|| "AUTO is not among the arms; a policy needs NCCL's own choice as an arm".into())
 }
 
-/// The policy of a name that ships.
+/// The shipped policy with this name.
 ///
 /// # Errors
 /// An unknown name, arms that [`check_arms`] refuses, or options that the policy cannot use.
@@ -112,10 +113,10 @@ pub fn build(name: &str, arms: &[Arm], options: &PolicyOptions) -> Result<Box<dy
     build_from(POLICIES, name, arms, options)
 }
 
-/// The policy of a name among `known`, for callers with policies of their own.
+/// The policy with this name among `known`, for callers with additional policies.
 ///
 /// # Errors
-/// As [`build`].
+/// Same as [`build`].
 pub fn build_from(
     known: &[PolicyEntry],
     name: &str,

@@ -1,5 +1,5 @@
-//! The paper's online tuner (v2): every arm in turn for M rounds, then the one with the lowest IQR-trimmed mean forever, if it
-//! beats AUTO by the gate.
+//! The paper's online tuner (v2): every arm runs in turn for M rounds. Then the arm with the lowest IQR-trimmed mean is
+//! used for the rest of the job, if it beats AUTO by the gate.
 //!
 //! Source: Bandit-Guided NCCL Tuning, section 4.2. The published code, which is [`RoundRobin::without_gate`], has no gate.
 
@@ -11,10 +11,10 @@ use stats::iqr_trimmed_mean;
 
 /// Rounds of exploration: the paper's M.
 pub const ROUNDS: usize = 10;
-/// Least improvement over AUTO, a share of AUTO's time: the paper's gate.
+/// Smallest improvement over AUTO, as a share of AUTO's time: the paper's gate.
 pub const GATE: f64 = 0.05;
 
-/// Explores, chooses once, exploits forever.
+/// Explores, chooses once, and exploits that choice.
 pub struct RoundRobin {
     arms: Vec<Arm>,
     auto: usize,
@@ -33,7 +33,7 @@ struct Chosen {
 }
 
 impl RoundRobin {
-    /// With the paper's gate. `auto` is AUTO's place in `arms`.
+    /// The policy with the paper's gate. `auto` is the index of AUTO in `arms`.
     pub fn new(arms: &[Arm], auto: usize, objective: Objective) -> Self {
         RoundRobin {
             arms: arms.to_vec(),
@@ -46,7 +46,7 @@ impl RoundRobin {
         }
     }
 
-    /// As the published code has it: the arm with the lowest trimmed mean, AUTO or not.
+    /// The policy of the published code: the arm with the lowest trimmed mean, also if it is not AUTO.
     pub fn without_gate(arms: &[Arm], auto: usize, objective: Objective) -> Self {
         RoundRobin { gate: None, ..RoundRobin::new(arms, auto, objective) }
     }
@@ -59,7 +59,8 @@ impl RoundRobin {
         self.costs_us.iter().map(Vec::len).sum()
     }
 
-    /// All readings are there, or as many calls again have passed as exploration had: missing readings count as lost.
+    /// All readings have arrived, or as many additional calls have passed as exploration had. Missing readings then
+    /// count as lost.
     fn is_time_to_choose(&self) -> bool {
         let next = self.ledger.next_call();
         next >= self.explore_calls()
@@ -73,7 +74,7 @@ impl RoundRobin {
         let Some(best) = best.filter(|_| auto_us.is_finite()) else {
             return Chosen {
                 arm: self.auto,
-                because: "AUTO: exploration brought no reading of AUTO to compare with".into(),
+                because: "AUTO: exploration has no reading of AUTO to compare with".into(),
             };
         };
         let gain = 1.0 - means[best] / auto_us;
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn four_percent_do_not_pass_the_gate_and_six_do() {
+    fn an_improvement_of_4_percent_fails_the_gate_and_6_percent_passes() {
         for (time, expected) in [(96.0, 3), (94.0, 0)] {
             let mut policy = RoundRobin::new(&arms(), 3, Objective::Time);
             run(&mut policy, 41, |_, arm| Some([time, 130.0, 120.0, 100.0][arm]));

@@ -1,7 +1,8 @@
 //! Round trips between two processes of one host over the local socket and shared memory, alternating so that both see the same load.
 //!
-//! `cargo bench --profile dev -p wire --bench round_trip`. "Waiting" is what linkwise does: both sides sleep until a message arrives. "Spinning" is
-//! for comparison only, since it takes a core from the job: it shows how much of the time is the wake-up.
+//! `cargo bench --profile dev -p wire --bench round_trip`. "Waiting" is the way linkwise communicates: both sides sleep
+//! until a message arrives. "Spinning" takes a core from the job and is measured for comparison only: the difference is
+//! the time of the wake-up.
 
 use std::time::{Duration, Instant};
 use wire::link::wait;

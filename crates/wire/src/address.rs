@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 /// Longest name of a local socket, bytes. Linux allows 107.
 const NAME_BYTES_MAX: usize = 100;
 
-/// Where a process listens. Text form: `tcp:HOST:PORT` or `local:NAME`.
+/// The address at which a process listens. Text form: `tcp:HOST:PORT` or `local:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     Tcp(SocketAddr),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A message cannot be decoded. The text says what was expected.
+/// A message cannot be decoded. The text names the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 

@@ -40,7 +40,7 @@ impl Frames {
         self.next_frame_up_to(FRAME_BYTES_MAX)
     }
 
-    /// As [`next_frame`](Frames::next_frame) with a lower limit, for peers that have not authenticated.
+    /// The same as [`next_frame`](Frames::next_frame) with a lower limit, for peers that have not authenticated.
     pub fn next_frame_up_to(&mut self, most: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let left = self.bytes.get(self.at..).unwrap_or_default();
         let Some((head, rest)) = left.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };

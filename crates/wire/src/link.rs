@@ -68,7 +68,7 @@ enum PeerState {
     Unauthenticated { token: Vec<u8>, until: Instant, intra_node: IntraNodeTransport, file: Option<OwnedFd> },
 }
 
-/// Where [`Link::flush`] writes: `Socket`, then `Switching` once both sides hold the memory, then `SharedMemory`.
+/// The path of [`Link::flush`]: `Socket`, then `Switching` once both sides hold the memory, then `SharedMemory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendPath {
     Socket,
@@ -194,7 +194,7 @@ impl Link {
         self.broken.get_or_insert(broken_reason.into());
     }
 
-    /// Ends the connection for a reason of the caller's.
+    /// Ends the connection with a reason that the caller gives.
     pub fn close_with_reason(&mut self, broken_reason: &'static str) {
         self.fail(broken_reason);
     }

@@ -117,9 +117,10 @@ impl Words for Memory {
     type Cell = AtomicU64;
 
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `at` is the page-aligned start of a mapping of `words` times 8 bytes that lives as long as `self`. The file behind it keeps at
-        // least that size: checked, and sealed against shrinking. Any bytes are a valid `AtomicU64`. Both processes access them as atomics; a process
-        // that does not cannot be told from one that stores those values.
+        // SAFETY: `at` is the page-aligned start of a mapping of `words` times 8 bytes that lives as long as `self`.
+        // The file behind it keeps at least that size: checked, and sealed against shrinking. Any bytes are a valid
+        // `AtomicU64`. Both processes access them as atomics. Stores of a process that uses plain writes cannot be
+        // distinguished from atomic stores of the same values.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.words) }
     }
 }

@@ -1,5 +1,5 @@
-//! The borders of the house, read from the manifests. Every crate has a test that calls [`assert_imports`]; the tests of this crate hold
-//! the rules that concern several crates.
+//! The imports that crates may have, read from the manifests. Every crate has a test that calls [`assert_imports`]; the
+//! tests of this crate check the rules that concern several crates.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ pub struct Room {
     pub folder: PathBuf,
     /// Packages of the workspace that it imports outside of its tests, sorted.
     pub imports: Vec<String>,
-    /// Those that only its tests import, sorted.
+    /// Packages of the workspace that only its tests import, sorted.
     pub test_imports: Vec<String>,
 }
 
-/// All crates of the workspace that holds `manifest_dir`, by `cargo metadata` without network.
+/// All crates of the workspace that contains `manifest_dir`, by `cargo metadata` without network.
 ///
 /// # Panics
 /// `cargo` cannot be run, or prints no metadata.
@@ -59,16 +59,16 @@ fn room(package: &Value, root: &Path) -> Room {
     room
 }
 
-/// Fails unless the crate in `manifest_dir` imports only crates of `allowed` outside of its tests, and imports each of them: a border that
-/// became narrower must be written down.
+/// Fails unless the crate in `manifest_dir` imports only crates of `allowed` outside of its tests, and imports each of
+/// them: an allowed import that is no longer used must be removed from the list.
 ///
 /// # Panics
-/// Where the imports differ.
+/// The imports differ.
 pub fn assert_imports(manifest_dir: &str, allowed: &[&str]) {
     let rooms = rooms(manifest_dir);
     let here = Path::new(manifest_dir);
     let room = rooms.iter().find(|r| here.ends_with(&r.folder)).unwrap_or_else(|| panic!("no crate in {manifest_dir}"));
     let mut allowed: Vec<&str> = allowed.to_vec();
     allowed.sort_unstable();
-    assert_eq!(room.imports, allowed, "imports of `{}` (left) and what its border allows (right)", room.name);
+    assert_eq!(room.imports, allowed, "imports of `{}` (left) and its allowed imports (right)", room.name);
 }

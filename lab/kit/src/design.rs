@@ -11,7 +11,7 @@ pub enum DesignArg {
     Stratified,
     /// Most unbalanced splits
     WorstCase,
-    /// Where the model is uncertain
+    /// Allocations at which the model is uncertain
     Adaptive,
 }
 

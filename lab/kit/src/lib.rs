@@ -1,4 +1,4 @@
-//! Shared by the crates of the laboratory: tables, and the folder of the published data.
+//! Tables, and the folder of the published data, for the crates of the laboratory.
 
 pub mod design;
 pub mod output;

@@ -4,22 +4,24 @@ use comfy_table::{ContentArrangement, Table};
 use console::{list_cell, text_width};
 use std::ops::Range;
 
-/// A cell of text that is no wider stays on one line, characters.
+/// A text cell up to this width stays on one line, characters.
 const NAME_WIDTH_MAX: usize = 24;
-/// A wider cell of text may be folded down to this width, characters.
+/// A wider text cell may be folded down to this width, characters.
 const TEXT_WIDTH_MIN: usize = 20;
 /// Blanks between two columns.
 const GAP: usize = 2;
 
-/// The text of a table in the one style of the programs; the columns after the first `text_columns` are numbers. See [`table_of`].
+/// The text of a table in the style of all programs; the columns after the first `text_columns` are numbers. See
+/// [`table_of`].
 pub fn table<S: AsRef<str>>(head: &[S], text_columns: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     table_of(head, text_columns..head.len(), rows)
 }
 
 /// The same with text before and after the columns of `numbers`.
 ///
-/// The table is no wider than the terminal, 80 columns without one. Heads and long texts break at blanks; names and numbers stay whole.
-/// Columns that do not fit stand in further tables below, each of which begins with the first column again.
+/// The table is no wider than the terminal, or 80 columns without one. Heads and long texts break at blanks; names and
+/// numbers stay on one line. Columns that do not fit form further tables below, each of which begins with the first
+/// column again.
 pub fn table_of<S: AsRef<str>>(
     head: &[S],
     numbers: Range<usize>,
@@ -32,15 +34,15 @@ pub fn table_of<S: AsRef<str>>(
     parts.iter().map(|part| one_table(part, &rows)).collect::<Vec<_>>().join("\n")
 }
 
-/// A column and the space it takes, characters.
+/// A column and its width, characters.
 #[derive(Clone, Copy)]
 struct Column<'a> {
     index: usize,
     head: &'a str,
     is_number: bool,
-    /// Below this width a word or a number would break.
+    /// Smallest width at which no word or number breaks.
     least: usize,
-    /// At this width no line breaks.
+    /// Smallest width at which no line breaks.
     natural: usize,
 }
 
@@ -58,7 +60,7 @@ impl<'a> Column<'a> {
     }
 }
 
-/// The columns in as few groups as fit `width`, each with the first column.
+/// Splits the columns into as few groups as fit `width`; each group begins with the first column.
 fn split<'a>(columns: &[Column<'a>], width: usize) -> Vec<Vec<Column<'a>>> {
     let Some((first, others)) = columns.split_first() else { return Vec::new() };
     let mut parts = vec![vec![*first]];
@@ -74,7 +76,8 @@ fn split<'a>(columns: &[Column<'a>], width: usize) -> Vec<Vec<Column<'a>>> {
     parts
 }
 
-/// The width of every column: the least one, and of what `width` leaves first those that need least.
+/// The width of every column: the smallest one, plus a part of the rest of `width`, given first to the columns that
+/// need least.
 fn widths(columns: &[Column], width: usize) -> Vec<usize> {
     let mut widths: Vec<usize> = columns.iter().map(|c| c.least).collect();
     let mut left = width.saturating_sub(widths.iter().sum::<usize>() + GAP * columns.len().saturating_sub(1));
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_do_not_fit_stand_in_further_tables_with_every_word_and_number_whole() {
+    fn columns_that_do_not_fit_form_further_tables_with_unbroken_words_and_numbers() {
         let head: Vec<String> = (0..14).map(|i| format!("percentile{i}")).collect();
         let row: Vec<String> = (0..14).map(|i| format!("{i}00.25 (-3)")).collect();
         let text = table(&head, 1, [row.clone()]);

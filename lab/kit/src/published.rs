@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The default folder of the published data: `LINKWISE_DATA`, else `../shared/data` from the current folder.
+/// The default folder of the published data: `LINKWISE_DATA`, else `../shared/data` relative to the current folder.
 pub fn data_folder() -> Option<PathBuf> {
     folder("../shared/data")
 }

@@ -43,18 +43,18 @@ pub fn hotspot() -> Result<Sheet, Failure> {
         sheet.row([Cell::from(label)].into_iter().chain(cells(&c)));
     }
     sheet.note(format!(
-        "The static rule `stripe` is already optimal in {optimal} of {} cases: this experiment needs no planner, only a better rule than the \
+        "The static rule `stripe` is already optimal in {optimal} of {} cases: this experiment does not need a planner, only a better rule than the \
          destination's rail.",
         ratios.len()
     ));
     sheet.note(
-        "Published: NIMBLE up to 5.2 times as fast as NCCL, up to 3.8 times as Open MPI (measured). Links alone allow 4.00 at ratio 1.0; what is \
-         beyond is how the baseline was run.",
+        "Published: NIMBLE up to 5.2 times as fast as NCCL, up to 3.8 times as Open MPI (measured). Links alone allow 4.00 at ratio 1.0; a larger \
+         factor comes from the way the baseline was run.",
     );
     Ok(sheet)
 }
 
-/// Traffic shapes where planning matters.
+/// Traffic shapes for which a planner matters.
 pub fn shapes() -> Result<Sheet, Failure> {
     let columns: Vec<&str> = ["cluster", "traffic"].into_iter().chain(RULES).chain(["linkwise", "gap %"]).collect();
     let mut sheet = Sheet::new("shapes", "Other shapes of traffic, mean of 12 seeds: time over the optimum", &columns);
@@ -72,6 +72,6 @@ pub fn shapes() -> Result<Sheet, Failure> {
             sheet.row([Cell::from(name), Cell::from(shape.name())].into_iter().chain(sum.map(ratio)));
         }
     }
-    sheet.note("Planning matters inside hosts with direct links (mesh, cube), where no static rule uses a relay, and for heavy tails.");
+    sheet.note("A planner helps inside hosts with direct links (mesh, cube), where no static rule uses a relay, and for heavy tails.");
     Ok(sheet)
 }

@@ -24,7 +24,7 @@ pub enum Item {
     Paths,
     /// One pair between hosts over 1 to 4 rails (NIMBLE, figure 6b)
     Rails,
-    /// Neighbours exchange, one sends more (NIMBLE, skewed send/recv)
+    /// Exchange with neighbours, one rank sends more (NIMBLE, skewed send/recv)
     Skew,
     /// All-to-all with a hot rank, hotspot ratio 0.4 to 1.0 (NIMBLE, figure 7)
     Hotspot,
@@ -34,13 +34,13 @@ pub enum Item {
     Stencil,
     /// Real routing of ESFT and the synthetic skew
     Routing,
-    /// Where planning matters: other shapes of traffic
+    /// Traffic shapes for which a planner matters
     Shapes,
-    /// How long planning takes, from 4 to 512 ranks
+    /// Planning time, from 4 to 512 ranks
     Speed,
     /// Gain of several relays in series over one
     Relays,
-    /// Gap to the optimum and honesty of the reported gap over thousands of matrices
+    /// Gap to the optimum and error of the reported gap over thousands of matrices
     Quality,
 }
 
@@ -65,14 +65,15 @@ impl Item {
 #[command(
     after_help = "Examples:\n  linkwise-lab route\n  linkwise-lab route hotspot routing --data ../shared/data\n  \
     linkwise-lab route quality --seeds 30\n\n\
-    All but the planning times is modelled from link capacities, on a model of NIMBLE's testbed: 2 hosts of 4 H100, 120 GB/s a pair, 45.1 GB/s\n\
+    Everything except the planning times is modelled from link capacities, on a model of NIMBLE's testbed: 2 hosts of 4 H100, 120 GB/s a pair, 45.1 GB/s\n\
     a NIC. Published figures are printed for comparison; they were measured on hardware, with another library."
 )]
 pub struct Args {
-    /// What to evaluate (default: all but `quality`)
+    /// Experiments to run (default: all but `quality`)
     #[arg(value_enum)]
     items: Vec<Item>,
-    /// Folder of public data; real routing is read from moe/esft in it [default: $LINKWISE_DATA, else ../shared/data]
+    /// Folder of public data; real routing is read from its folder moe/esft [default: $LINKWISE_DATA, else
+    /// ../shared/data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Seeds of every shape of traffic and state of the links, for `quality`
@@ -81,12 +82,12 @@ pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: console::Format,
-    /// Write a page with the tables as well
+    /// Also write a page with the tables
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
 }
 
-/// Runs `linkwise-lab route`.
+/// Runs the command.
 pub fn run(args: Args) -> Result<(), Failure> {
     let items = if args.items.is_empty() { Item::QUICK.to_vec() } else { args.items.clone() };
     let data = args.data.clone().or_else(lab_kit::published::data_folder);
@@ -138,9 +139,9 @@ struct Compared {
     optimum_s: f64,
     /// Congestion of every static rule over the optimum.
     rules: Vec<(Rule, f64)>,
-    /// Of multiplicative weights, with the dearest link as price.
+    /// Congestion of multiplicative weights over the optimum, with the dearest link as price.
     mwu: f64,
-    /// Of linkwise.
+    /// Congestion of linkwise's plan over the optimum.
     linkwise: f64,
     /// The gap that linkwise proves.
     reported_gap: f64,
@@ -181,7 +182,7 @@ fn cluster(name: &str) -> Result<topology::Cluster, Failure> {
     route::builtin::cluster(name).map_or_else(|| console::load_cluster(name), Ok)
 }
 
-/// Turns a planner's error into the command's.
+/// Converts a planner's error into the command's.
 fn failed(e: route::PlanError) -> Failure {
     Failure::impossible(e)
 }

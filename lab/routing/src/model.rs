@@ -6,7 +6,8 @@ use super::sheet::{Cell, Sheet, ratio};
 use console::Failure;
 use route::{Demand, Planner, RoutePlan, RoutingNetwork, RoutingOptions, Rule, exact, traffic};
 
-/// The experts of a model. NIMBLE does not name its own, so two models bracket common ones, in bf16, one expert per token.
+/// The experts of a model. NIMBLE does not name its model, so two models represent the range of common ones: in bf16,
+/// one expert per token.
 struct Experts {
     name: &'static str,
     hidden: u64,
@@ -30,7 +31,7 @@ fn transposed(d: &Demand) -> Result<Demand, Failure> {
 }
 
 impl Experts {
-    /// Seconds of the hottest rank's products.
+    /// Seconds that the hottest rank needs for its matrix products.
     fn compute_s(&self, tokens: f64) -> f64 {
         tokens * (6 * self.hidden * self.feed_forward) as f64 / FLOP_PER_S
     }
@@ -45,7 +46,7 @@ fn both_ways(
     Ok(plan(net, dispatch)?.completion_s + plan(net, &transposed(dispatch)?)?.completion_s)
 }
 
-/// Seconds of a whole block by every way to route it.
+/// Time of a whole block for every routing method, seconds.
 struct BlockTimes {
     destination_rail: f64,
     source_rail: f64,
@@ -53,11 +54,11 @@ struct BlockTimes {
     two_rails: f64,
     linkwise: f64,
     optimum: f64,
-    /// Of which the products of the hottest rank.
+    /// The part of this time for the matrix products of the hottest rank.
     compute: f64,
 }
 
-/// A block on eight ranks; one of them gets the share `hot` of the tokens.
+/// A block on eight ranks. One rank gets the share `hot` of the tokens.
 fn block(
     planner: &mut Planner,
     net: &RoutingNetwork,

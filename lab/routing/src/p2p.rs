@@ -52,12 +52,12 @@ pub fn paths() -> Result<Sheet, Failure> {
     }
     let costs = route::model::RelayCosts::default();
     sheet.note(format!(
-        "* with the model of relays and pieces, direct where that is sooner. By it a second path pays from {:.1} MiB, three from {:.1} MiB; NIMBLE \
+        "* with the model of relays and pieces, direct where that is sooner. In this model a second path helps from {:.1} MiB, three paths from {:.1} MiB; NIMBLE \
          uses one path up to 1 MB.",
         costs.crossover_bytes(2, 120.0) as f64 / MIB as f64,
         costs.crossover_bytes(3, 120.0) as f64 / MIB as f64
     ));
-    sheet.note("No static rule uses a second path inside a host. On NVSwitch hosts there is none that helps: a relay needs the ports that the direct path needs.");
+    sheet.note("No static rule uses a second path inside a host. On NVSwitch hosts no second path helps: a relay needs the ports that the direct path needs.");
     Ok(sheet)
 }
 
@@ -95,7 +95,7 @@ pub fn skew() -> Result<Sheet, Failure> {
     let columns = ["neighbours", "skew", "direct", "source-rail", "stripe", "two-rails", "mwu", "linkwise", "gap %"];
     let mut sheet = Sheet::new(
         "skew",
-        "Every rank sends 16 MiB to the next, rank 0 sends so many times as much: time over the optimum",
+        "Every rank sends 16 MiB to the next, rank 0 sends a multiple of that: time over the optimum",
         &columns,
     );
     for (name, label) in [("mesh4", "4 on a host"), ("rails2x4", "8 on two hosts")] {

@@ -11,7 +11,7 @@ use route::{Demand, Planner, RoutingNetwork, RoutingOptions, exact};
 use std::path::Path;
 use std::time::Instant;
 
-/// Clusters, and the share of the seeds that each takes: the reference is slow on 32 ranks.
+/// Clusters, each with the share of the seeds that is evaluated: the reference is slow on 32 ranks.
 const CLUSTERS: [(&str, f64); 4] = [("mesh4", 1.0), ("cube8", 1.0), ("rails2x4", 1.0), ("rails4x8", 0.4)];
 
 struct Judged {
@@ -34,7 +34,7 @@ fn judge(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand, what: &st
     let gap = plan.congestion_s / best.congestion_s - 1.0;
     if gap < -1e-6 || plan.lower_bound_s > best.congestion_s * (1.0 + 1e-6) {
         return Err(Failure::impossible(format!(
-            "{what}: the reference says {} s is the optimum, linkwise has {} s and proves {} s: one of them is wrong",
+            "{what}: the reference says {} s is the optimum, linkwise has {} s and proves {} s: one result is wrong",
             best.congestion_s, plan.congestion_s, plan.lower_bound_s
         )));
     }
@@ -45,7 +45,8 @@ fn quantile(values: impl Iterator<Item = f64>, q: f64) -> f64 {
     stats::nearest_quantile_of_sorted(&stats::sorted(&values.collect::<Vec<_>>()), q)
 }
 
-/// The share of `seeds` that a cluster takes, in every state of the links: matrices of every shape, and a real one.
+/// Judges plans of one cluster in every link condition, on matrices of every shape and on real matrices. `share`: the
+/// fraction of `seeds` to use.
 fn judge_cluster(
     planner: &mut Planner,
     (name, share): (&str, f64),
@@ -78,7 +79,7 @@ fn judge_cluster(
     Ok(all)
 }
 
-/// Thousands of matrices.
+/// Compares plans with the reference on thousands of matrices.
 pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
     let columns = [
         "cluster",
@@ -144,7 +145,7 @@ pub fn relays() -> Result<Sheet, Failure> {
         ["cluster", "links", "matrices", "one relay: mean", "worst", "as planned: mean", "worst ", "relays in series"];
     let mut sheet = Sheet::new(
         "relays",
-        "What is lost by not letting bytes take any walk over the links, %: with at most one relay in a host, and with the paths of a plan",
+        "Loss against the optimum over all walks on the links, %: with at most one relay in a host, and with the paths of a plan",
         &columns,
     );
     for (name, seeds) in [("mesh4", 10u64), ("cube8", 6), ("rails2x4", 4)] {
@@ -178,9 +179,9 @@ pub fn relays() -> Result<Sheet, Failure> {
         }
     }
     sheet.note(
-        "On an even mesh a second relay brings nothing. On a cube, and where links of a mesh differ, it brings much, so plans use two there. What is \
-         left on rails2x4 are detours of a host's own traffic over the other host. All by the reference solver; bounds and gaps elsewhere refer to the \
-         paths that a plan may use.",
+        "On an even mesh a second relay has no benefit. On a cube, and on a mesh with different links, it has a large benefit, so plans use two relays there. \
+         The rest on rails2x4 comes from detours of a host's own traffic over the other host. All by the reference solver; bounds and gaps elsewhere refer to \
+         the paths that a plan may use.",
     );
     Ok(sheet)
 }

@@ -17,7 +17,7 @@ const BYTES_PER_TOKEN: u64 = 4096;
 /// Expert-parallel sizes and the cluster that stands for each.
 const SIZES: [(usize, &str); 4] = [(4, "mesh4"), (8, "rails2x4"), (16, "rails4x4"), (32, "rails4x8")];
 
-/// Every routing file of a folder of public data, by name; none without moe/esft in it.
+/// All routing files of a folder of public data, by name; empty if the folder has no `moe/esft`.
 pub fn files(data: Option<&Path>) -> Result<Option<Vec<(String, ExpertRouting)>>, Failure> {
     let Some(root) = data.map(|d| d.join("moe").join("esft")).filter(|r| r.is_dir()) else { return Ok(None) };
     let mut found = Vec::new();
@@ -48,7 +48,7 @@ fn receive_skew(d: &Demand) -> f64 {
 /// The static rules of the table, in the order of its columns.
 const RULES: [Rule; 4] = [Rule::DestinationRail, Rule::SourceRail, Rule::Stripe, Rule::TwoRails];
 
-/// The matrices of every layer of real routing, with the same number of tokens.
+/// The traffic matrices of every layer of real routing, all with the same number of tokens.
 fn real_demands(found: &[(String, ExpertRouting)], ranks: usize) -> Result<Vec<Demand>, Failure> {
     let layout = DispatchLayout { ranks, bytes_per_token: BYTES_PER_TOKEN, tokens: Some(64 << 10) };
     let demand =
@@ -56,7 +56,8 @@ fn real_demands(found: &[(String, ExpertRouting)], ranks: usize) -> Result<Vec<D
     found.iter().map(demand).collect()
 }
 
-/// One row: the mean (worst) time over the optimum by every rule and by linkwise, and the rule that is best most often.
+/// One row of the table: for each rule and for linkwise the mean (worst) time divided by the optimum, and the rule that
+/// is best most often.
 fn row(planner: &mut Planner, net: &RoutingNetwork, label: &str, demands: &[Demand]) -> Result<Vec<Cell>, Failure> {
     let mut over_optimum: [Vec<f64>; RULES.len() + 1] = Default::default();
     let mut skew = 0.0;
@@ -80,7 +81,7 @@ fn row(planner: &mut Planner, net: &RoutingNetwork, label: &str, demands: &[Dema
     Ok(row)
 }
 
-/// Real routing and the synthetic skew.
+/// Compares real routing with the synthetic skew.
 pub fn routing(data: Option<&Path>, wanted: bool) -> Result<Sheet, Failure> {
     let columns = [
         "ranks",
@@ -128,6 +129,6 @@ pub fn routing(data: Option<&Path>, wanted: bool) -> Result<Sheet, Failure> {
         found.iter().map(|f| f.0.as_str()).collect::<Vec<_>>().join(", "),
         SIZES.map(|s| format!("{} ({})", s.1, s.0)).join(", ")
     ));
-    sheet.note("Real routing skews what a rank receives by 1.1 to 1.6 at 8 ranks; hot ranks of 0.7 and more by 5 to 7. The honest gain is the `real` rows.");
+    sheet.note("At 8 ranks the busiest receiver gets 1.1 to 1.6 times the mean with real routing, and 5 to 7 times the mean with a hot rank of 0.7 and more. The gain on real traffic is in the `real` rows.");
     Ok(sheet)
 }

@@ -20,9 +20,9 @@ pub struct Sheet {
 
 /// One cell.
 pub enum Cell {
-    /// Words.
+    /// Text.
     Text(String),
-    /// A number with so many decimals.
+    /// A number, and its number of decimals.
     Number(f64, usize),
 }
 

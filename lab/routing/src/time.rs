@@ -51,7 +51,7 @@ pub fn stencil() -> Result<Sheet, Failure> {
             ]);
         }
     }
-    sheet.note("Planner times are measured here, on one core, with the demand in memory; whether NIMBLE's include gathering it is not published. Transfers are modelled.");
+    sheet.note("Planner times are measured here, on one core, with the demand in memory; it is not published whether NIMBLE's times include gathering the demand. Transfers are modelled.");
     Ok(sheet)
 }
 
@@ -71,7 +71,7 @@ const CASES: [(&str, &str, u64); 12] = [
     ("rails64x8", "all differ", 1),
 ];
 
-/// The rates of the links of a cluster: none changed, three slow links, or a different rate everywhere.
+/// The link rates of a cluster: nominal, with three slow links, or different for every link.
 fn overrides(name: &str, slow_links: &str) -> Result<Vec<LinkOverride>, Failure> {
     let three = ["n0:2>rail2=x0.5", "rail3>n1:3=x0.25", "n0:1>n0:switch=x0.5"];
     Ok(match slow_links {
@@ -83,11 +83,11 @@ fn overrides(name: &str, slow_links: &str) -> Result<Vec<LinkOverride>, Failure>
 
 /// Planning times of skewed traffic on one network.
 struct PlanTimes {
-    /// Microseconds of every plan that a rule gives, and of every plan that is corrected.
+    /// Times of the plans by rules, and of the corrected plans, microseconds.
     closed_us: Vec<f64>,
     corrected_us: Vec<f64>,
     worst_gap: f64,
-    /// Of the reference solver on one matrix; NaN above 32 ranks.
+    /// Time of the reference solver on one matrix; NaN above 32 ranks.
     reference_us: f64,
 }
 
@@ -150,6 +150,6 @@ pub fn speed() -> Result<Sheet, Failure> {
         ]);
     }
     sheet.note("One core, workspace warm, medians of repetitions; the same setting as for `quality`. NIMBLE reports 30 to 50 us for 4 and 8 GPUs.");
-    sheet.note("Not counted: getting the demand to every rank (8 bytes a pair; an allgather of 10 to 30 us on shared memory or InfiniBand, estimated). A rule alone needs none.");
+    sheet.note("Not counted: sending the demand to every rank (8 bytes per pair; an allgather of 10 to 30 us on shared memory or InfiniBand, estimated). A rule needs no demand.");
     Ok(sheet)
 }

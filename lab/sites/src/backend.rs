@@ -6,12 +6,12 @@ use topology::{Allocation, Bandwidth, Bytes, Collective, Seconds};
 use truths::Truth;
 use truths::site::Site;
 
-/// Seconds that a run is said to take; nobody waits for them.
+/// Duration of one run, seconds. It is simulated: no time passes.
 const RUN_S: f64 = 4.0;
-/// Seconds since 1970 that readings of a simulation are dated with.
+/// Date of the simulated readings, seconds since 1970.
 const AT_UNIX_S: f64 = 1.8e9;
 
-/// Reads a site.
+/// A backend that takes readings of a site.
 struct SiteBackend<'a>(&'a Site);
 
 impl Backend for SiteBackend<'_> {
@@ -34,8 +34,8 @@ impl Backend for SiteBackend<'_> {
     }
 }
 
-/// Takes what `linkwise measure --samples N` would take: tables of one host per type, spot checks of the others, the design's sample, and
-/// outliers again. Returns the number of readings.
+/// Takes the readings that `linkwise measure --samples N` takes: tables of one host per type, spot checks of the
+/// others, the design's sample, and repetitions of outliers. Returns the number of readings.
 pub fn measure_site(
     site: &Site,
     store: &mut Store,

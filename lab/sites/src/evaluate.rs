@@ -1,7 +1,8 @@
-//! Placement judged on truths that look like sites ([`truths::site`]); simulated.
+//! Placement judged on truths that resemble sites ([`truths::site`]); simulated.
 //!
-//! One cell is a kind and a seed: the site is measured as `linkwise measure` does, models are fitted and asked through the engine, rules choose
-//! by switches and free GPUs, and a search with the truth says what was possible.
+//! One cell is a kind and a seed. The site is measured as `linkwise measure` does. Models are fitted and queried
+//! through the engine, rules choose by switches and free GPUs, and a search with the truth finds the best possible
+//! bandwidth.
 
 use crate::backend::measure_site;
 use crate::requests::{Ask, requests};
@@ -21,19 +22,19 @@ use truths::site::{Site, draw, search};
 /// Draws of the random choice per request.
 const RANDOM_DRAWS: usize = 20;
 
-/// Methods where none are named: first those that know no reading.
+/// The default methods, first those that use no readings.
 pub const METHODS: [&str; 8] = ["even", "packed", "slurm", "kueue", "random", "bound", "gp", "smooth"];
 
-/// How a cell is made.
+/// The settings of a cell.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Requests.
     pub requests: usize,
     /// Readings over several hosts.
     pub samples: usize,
-    /// Their design.
+    /// Sampling design of these readings.
     pub design: DesignKind,
-    /// [`METHODS`], or kinds of models.
+    /// Names of [`METHODS`], or kinds of models.
     pub methods: Vec<String>,
 }
 
@@ -44,7 +45,7 @@ pub struct Cell {
     pub kind: String,
     /// The seed.
     pub seed: u64,
-    /// Always true: no reading here is of hardware.
+    /// Always true: no reading is from hardware.
     pub simulated: bool,
     /// Readings taken, repetitions included.
     pub readings: usize,
@@ -52,64 +53,64 @@ pub struct Cell {
     pub models: BTreeMap<String, Fitted>,
     /// Every request.
     pub requests: Vec<Replayed>,
-    /// Seconds in the search with the truth.
+    /// Time of the search with the truth, seconds.
     pub search_s: f64,
-    /// Seconds in all.
+    /// Total time, seconds.
     pub all_s: f64,
 }
 
-/// How a model was made.
+/// The result of fitting one model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Fitted {
-    /// Seconds.
+    /// Time of the fit, seconds.
     pub fit_s: f64,
-    /// Seconds per decision, mean.
+    /// Mean time of a decision, seconds.
     pub place_s: f64,
-    /// Why there is none, in the product's words.
+    /// The refusal of the product, if there is no model.
     pub refused: Option<String>,
 }
 
-/// One request and what every method made of it.
+/// One request and the choice of every method.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Replayed {
-    /// GPUs asked for.
+    /// Requested GPUs.
     pub gpus: usize,
-    /// GPUs free.
+    /// Number of free GPUs.
     pub free: usize,
-    /// Running jobs.
+    /// Number of running jobs.
     pub jobs: usize,
-    /// GPUs with the largest bandwidth that was found, in the notation of lists.
+    /// The GPUs with the largest bandwidth found, as a list.
     pub best: String,
-    /// Its bandwidth, GB/s.
+    /// Bandwidth of these GPUs, GB/s.
     pub best_gb_per_s: f64,
-    /// Allocations that the search looked at.
+    /// Number of allocations that the search evaluated.
     pub looked_at: usize,
-    /// By method; none where it has no answer.
+    /// By method; `None` if the method has no answer.
     pub choices: BTreeMap<String, Option<Choice>>,
 }
 
 /// A choice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Choice {
-    /// The GPUs in the notation of lists; empty for the mean of random choices.
+    /// The GPUs as a list; empty for the mean of random choices.
     pub gpus: String,
-    /// GPUs by host, the largest first.
+    /// GPUs per host, largest first.
     pub split: String,
-    /// What the GPUs really get, GB/s.
+    /// True bandwidth of the GPUs, GB/s.
     pub gb_per_s: f64,
-    /// What the model expected, GB/s.
+    /// Bandwidth that the model predicted, GB/s.
     pub predicted_gb_per_s: Option<f64>,
     /// Bandwidth over the best found.
     pub gbe: f64,
 }
 
-/// What a method chose.
+/// The choice of a method.
 struct Chosen {
     gpus: Allocation,
     predicted_gb_per_s: Option<f64>,
 }
 
-/// Makes a cell.
+/// Evaluates a cell.
 ///
 /// # Errors
 /// An unknown kind or method; a campaign that fails.
@@ -163,7 +164,7 @@ pub fn cell(kind: &str, seed: u64, settings: &Settings) -> Result<Cell, String> 
     Ok(Cell { kind: kind.into(), seed, simulated: true, readings, models, requests: replayed, search_s, all_s })
 }
 
-/// The choice of a rule that knows switches and free GPUs.
+/// The choice of a rule that uses switches and free GPUs only.
 fn by_rule(method: &str, site: &Site, ask: &Ask) -> Option<Allocation> {
     match method {
         "even" => rules::even(site.switches(), &ask.free, ask.gpus),
@@ -173,7 +174,7 @@ fn by_rule(method: &str, site: &Site, ask: &Ask) -> Option<Allocation> {
     }
 }
 
-/// Fits a model on the store and asks it, as the commands `fit` and `place` do.
+/// Fits a model on the store and queries it, as the commands `fit` and `place` do.
 fn by_model(
     kind: &str,
     site: &Site,

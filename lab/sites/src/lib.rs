@@ -1,4 +1,4 @@
-//! `linkwise-lab sites`: placement on truths that look like sites. Simulated.
+//! `linkwise-lab sites`: placement on truths that resemble sites. Simulated.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use truths::site::KINDS;
 
 /// Largest file of one cell.
 const FILE_BYTES_MAX: usize = 64 << 20;
-/// Most requests of a cell.
+/// Maximum number of requests of a cell.
 const REQUESTS_MAX: usize = 10_000;
 /// Requests and seeds of `--quick`.
 const QUICK: (usize, u64) = (12, 1);
@@ -30,13 +30,13 @@ const QUICK: (usize, u64) = (12, 1);
     linkwise-lab sites --kind leaf64,pods128 --methods even,gp,smooth\n  \
     linkwise-lab sites --resume out/sites --format json\n\n\
     Methods: even, packed, slurm, kueue, random (no readings); bound, gp or another kind of model (fitted and asked \
-    as `linkwise fit` and `linkwise place` do); smooth (knows all but the irregularity of single splits). \
+    as `linkwise fit` and `linkwise place` do); smooth (knows everything except the irregularity of single splits). \
     All bandwidths are simulated.")]
 pub struct Args {
     /// Kinds of sites [default: all]
     #[arg(long = "kind", value_name = "KIND", value_delimiter = ',')]
     kinds: Vec<String>,
-    /// List the kinds and what each hides
+    /// List the kinds and the hidden fact of each
     #[arg(long)]
     list: bool,
     /// Sites per kind
@@ -51,7 +51,7 @@ pub struct Args {
     /// Twelve requests and one seed
     #[arg(long)]
     quick: bool,
-    /// Multi-host samples that models learn from
+    /// Multi-host samples for the models
     #[arg(long, default_value_t = 100)]
     samples: usize,
     /// Design of these samples
@@ -63,12 +63,12 @@ pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Keep each finished site in this folder; one that is there is not repeated. For one build of the program
+    /// Keep each finished site in this folder and do not repeat sites found there. Valid for one build of the program
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args) -> Result<(), Failure> {
     if args.list {
         print::kinds();
@@ -105,7 +105,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         progress.advance(1);
         Ok(cell)
     };
-    // Small tasks, so that no core is idle while another has a row of large sites before it.
+    // Small tasks keep all cores busy; otherwise one core could get several large sites in a row.
     let cells: Result<Vec<Cell>, Failure> = wanted.par_iter().with_max_len(1).map(one).collect();
     drop(progress);
     print::all(&kinds, &cells?, &settings, args.format)
@@ -119,13 +119,13 @@ fn kinds(names: &[String]) -> Result<Vec<&'static str>, Failure> {
         KINDS.iter().map(|k| k.name).find(|k| k == name).ok_or_else(|| {
             let near = topology::diagnose::did_you_mean(name, KINDS.iter().map(|k| k.name));
             let near = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
-            Failure::input(format!("--kind: `{name}` is no kind of site{near} `--list` shows them"))
+            Failure::input(format!("--kind: `{name}` is not a kind of site{near} `--list` shows all kinds"))
         })
     };
     names.iter().map(find).collect()
 }
 
-/// The file of a cell: everything that it depends on but the code.
+/// The file of a cell. The name contains every setting that the result depends on, but not the code.
 fn name(kind: &str, seed: u64, s: &Settings) -> String {
     let design: DesignKind = s.design;
     let all = format!("{} {} {} {} {:?}", env!("CARGO_PKG_VERSION"), s.requests, s.samples, design.name(), s.methods);

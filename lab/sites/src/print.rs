@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stats::quantile;
 use truths::site::KINDS;
 
-/// A model should not fall more than this below the even split, percent.
+/// A model that is more than this below the even split is listed, percent.
 const BELOW_EVEN_MAX: f64 = 0.7;
 
 /// GBE of one method on one kind, percent.
@@ -22,7 +22,7 @@ struct Gbe {
 /// One number of a [`Gbe`].
 type Figure = fn(&Gbe) -> f64;
 
-/// The kinds with what each hides.
+/// Prints the kinds with the hidden fact of each.
 pub fn kinds() {
     let rows = KINDS.iter().map(|k| vec![k.name.to_owned(), k.about.to_owned()]);
     console::print(&table(&["kind", "hidden fact (simulated)"], 2, rows));
@@ -39,7 +39,7 @@ fn gbe(cells: &[&Cell], method: &str) -> Option<Gbe> {
     Some(Gbe { mean: stats::mean(&values), p5: quantile(&values, 0.05), worst, unanswered })
 }
 
-/// Prints everything.
+/// Prints all tables.
 pub fn all(kinds: &[&str], cells: &[Cell], settings: &Settings, format: Format) -> Result<(), Failure> {
     let of = |kind: &str| cells.iter().filter(|c| c.kind == kind).collect::<Vec<&Cell>>();
     if format == Format::Json {
@@ -50,7 +50,7 @@ pub fn all(kinds: &[&str], cells: &[Cell], settings: &Settings, format: Format) 
     let head = format!(
         "SIMULATED sites, not measured. GBE: bandwidth of the choice over the best that a search with the truth finds, percent. {} \
          requests on each site, seeds {}; models learn from {} readings over hosts ({}) and the hosts' own tables. even: no data, lowest \
-         switch, fewest hosts, even split. smooth: knows all but the irregularity of single splits. gain: gp less even.",
+         switch, fewest hosts, even split. smooth: knows everything except the irregularity of single splits. gain: gp minus even.",
         settings.requests,
         seeds.join(", "),
         settings.samples,
@@ -83,7 +83,7 @@ pub fn all(kinds: &[&str], cells: &[Cell], settings: &Settings, format: Format) 
     Ok(())
 }
 
-/// Where models fall below the even split, and where the product refused.
+/// Notes on kinds with models below the even split, and on refusals of the product.
 fn notes(kinds: &[&str], cells: &[Cell], settings: &Settings) {
     let of = |kind: &str| cells.iter().filter(|c| c.kind == kind).collect::<Vec<&Cell>>();
     let mut lines = Vec::new();
@@ -98,7 +98,7 @@ fn notes(kinds: &[&str], cells: &[Cell], settings: &Settings) {
         if !below.is_empty() {
             lines.push(format!("{method} is more than {BELOW_EVEN_MAX} below even on: {}.", below.join(", ")));
         }
-        // The sites of one kind are refused for one reason.
+        // All sites of one kind are refused for the same reason.
         let mut refused: Vec<&str> = Vec::new();
         for c in cells.iter().filter(|c| c.models.contains_key(method)) {
             if let Some(why) = &c.models[method].refused

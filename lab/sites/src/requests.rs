@@ -4,14 +4,14 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use topology::{Allocation, Cluster, GpuMask, HostId};
 
-/// Shares of the GPUs that other jobs hold, in turn.
+/// Shares of the GPUs that other jobs hold, used in turn.
 const HELD: [f64; 4] = [0.0, 0.3, 0.5, 0.7];
-/// Sizes that people ask for; every second request has one of them, the others any.
+/// Usual sizes of requests. Every second request has one of them, the others have random sizes.
 const USUAL: [usize; 11] = [2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256];
-/// Probability that a held host is held as a whole, and the same where running jobs matter.
+/// Probability that a held host is held entirely; the second value applies if running jobs matter.
 const WHOLE: f64 = 0.65;
 const WHOLE_CONTENDED: f64 = 0.2;
-/// Most hosts of a running job.
+/// Maximum number of hosts of a running job.
 const JOB_HOSTS_MAX: usize = 3;
 
 /// One request.
@@ -21,11 +21,12 @@ pub struct Ask {
     pub gpus: usize,
     /// The GPUs to choose from.
     pub free: Allocation,
-    /// Jobs on the others; empty where they do not matter.
+    /// Jobs on the other GPUs; empty if running jobs do not matter.
     pub jobs: Vec<Allocation>,
 }
 
-/// `n` requests of 2 GPUs to a third of the site, the site held by others to 0, 30, 50 and 70 % in turn. A function of its arguments.
+/// Makes `n` requests for 2 GPUs to a third of the site; other jobs hold 0, 30, 50 and 70 % of the site in turn. A
+/// function of its arguments.
 pub fn requests(cluster: &Cluster, n: usize, contended: bool, seed: u64) -> Vec<Ask> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xa5c5);
     let total = cluster.gpu_count();
@@ -46,7 +47,7 @@ pub fn requests(cluster: &Cluster, n: usize, contended: bool, seed: u64) -> Vec<
             let (host, all) = free[order[i]];
             let whole = all.count() == 1 || rng.random_bool(if contended { WHOLE_CONTENDED } else { WHOLE });
             let count = if whole { all.count() } else { rng.random_range(1..all.count()) }.min(left);
-            // Mostly the lowest GPUs, as schedulers take them.
+            // The lowest GPUs with 60 % probability, because schedulers allocate in order.
             let in_order = rng.random_bool(0.6);
             let mask =
                 if in_order { GpuMask::from_indices(all.iter().take(count)) } else { some(all, count, &mut rng) };
@@ -60,7 +61,7 @@ pub fn requests(cluster: &Cluster, n: usize, contended: bool, seed: u64) -> Vec<
             let usual: Vec<usize> = USUAL.into_iter().filter(|k| *k <= most).collect();
             if usual.is_empty() { 0 } else { usual[rng.random_range(0..usual.len())] }
         } else {
-            // Even in the logarithm.
+            // Uniform in the logarithm.
             (2.0 * (most as f64 / 2.0).powf(rng.random_range(0.0..1.0))).round() as usize
         };
         if gpus >= 2 {
@@ -71,7 +72,7 @@ pub fn requests(cluster: &Cluster, n: usize, contended: bool, seed: u64) -> Vec<
     out
 }
 
-/// `count` of `all`, drawn evenly.
+/// Draws `count` GPUs of `all` uniformly.
 fn some(all: GpuMask, count: usize, rng: &mut ChaCha8Rng) -> GpuMask {
     let mut gpus: Vec<usize> = all.iter().collect();
     for i in 0..count {
@@ -81,7 +82,7 @@ fn some(all: GpuMask, count: usize, rng: &mut ChaCha8Rng) -> GpuMask {
     GpuMask::from_indices(gpus.into_iter().take(count))
 }
 
-/// The held GPUs as jobs of one to three hosts.
+/// Divides the held GPUs into jobs of one to three hosts.
 fn jobs(held: Vec<(HostId, GpuMask)>, rng: &mut ChaCha8Rng) -> Vec<Allocation> {
     let (mut out, mut rest) = (Vec::new(), &held[..]);
     while !rest.is_empty() {
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_fit_what_is_free_and_jobs_hold_the_rest() {
+    fn requests_fit_the_free_gpus_and_jobs_hold_the_others() {
         let c = topology::catalog::cluster("16xhgx-h100").unwrap();
         for contended in [false, true] {
             let asks = requests(&c, 40, contended, 3);

@@ -1,14 +1,14 @@
-//! What operators and schedulers choose without a measurement: rules that know switches and free GPUs.
+//! Rules that operators and schedulers use without a measurement. They see switches and free GPUs only.
 //!
-//! `levels` is [`truths::site::Site::switches`]: by level from the hosts up, the switch above every host.
+//! `levels` is [`truths::site::Site::switches`]: for each level from the hosts up, the switch above every host.
 
 use topology::{Allocation, GpuMask, HostId};
 
 type FreeHost = (HostId, GpuMask);
 
-/// The even split: one host if one fits; else the lowest switch that fits, on it the fewest hosts, an even split and the same GPU indices, over
-/// as few switches between as possible. What a careful person does who has no data. Where nothing splits evenly, the freest hosts.
-/// O(levels x hosts²).
+/// The even split: one host if one fits; else the lowest switch that fits, on it the fewest hosts, an even split and
+/// the same GPU indices, over as few switches in between as possible. This is the choice of a careful person without
+/// data. If no even split fits, the freest hosts. O(levels x hosts²).
 pub fn even(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocation> {
     if k == 0 || free.gpu_count() < k {
         return None;
@@ -19,7 +19,7 @@ pub fn even(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocati
         let even = groups.iter().filter_map(|g| even_in(below, g, k));
         found.extend(even.map(|a| (a.host_count() > 1, level, a.host_count(), a)));
     }
-    // Of equals the first: groups are the tightest first.
+    // Among equal candidates the first one: groups are ordered by size, the tightest first.
     if let Some(best) = found.into_iter().min_by_key(|f| (f.0, f.1, f.2)) {
         return Some(best.3);
     }
@@ -28,8 +28,9 @@ pub fn even(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocati
     Some(take_in_order(hosts, k))
 }
 
-/// Slurm's topology/tree: the lowest switch that fits, on it the leaves by best fit, on a leaf the tightest node that holds the rest, else
-/// its nodes in order. Source: the topology guide of Slurm, as `place::search::slurm` reads it; lowest GPU indices.
+/// Slurm's topology/tree: the lowest switch that fits, its leaves by best fit, and on a leaf the tightest node that
+/// holds the rest, else its nodes in order. Lowest GPU indices. Source: Slurm's topology guide, in the interpretation
+/// of `place::search::slurm`.
 pub fn slurm(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocation> {
     let switch = groups_by_level(levels, free, k).into_iter().flatten().next()?;
     let mut leaves = match levels.first() {
@@ -50,8 +51,9 @@ pub fn slurm(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocat
     Some(take_in_order(order, k))
 }
 
-/// Kueue's topology-aware scheduling with the profile BestFit, one GPU a pod: the lowest level with a domain that fits, the tightest of those; in
-/// it level by level the largest domains until the rest fits into one, for which the tightest is taken.
+/// Kueue's topology-aware scheduling with the profile BestFit, one GPU per pod: the lowest level with a domain that
+/// fits, and the tightest such domain. Inside it, level by level, the largest domains until the rest fits into one; for
+/// the rest the tightest domain.
 pub fn kueue(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocation> {
     // A host is the lowest domain.
     let one = free.parts().iter().filter(|p| p.1.count() >= k).min_by_key(|p| p.1.count());
@@ -81,7 +83,7 @@ fn gpus(hosts: &[FreeHost]) -> usize {
     hosts.iter().map(|h| h.1.count()).sum()
 }
 
-/// The tightest that holds `k`, else the largest.
+/// The tightest domain that holds `k`, else the largest.
 fn best_fit(sizes: &[usize], k: usize) -> usize {
     let fits = (0..sizes.len()).filter(|i| sizes[*i] >= k).min_by_key(|i| sizes[*i]);
     fits.or_else(|| (0..sizes.len()).max_by_key(|i| (sizes[*i], std::cmp::Reverse(*i)))).unwrap_or(0)
@@ -100,7 +102,8 @@ fn by_switch(level: &[u32], hosts: &[FreeHost]) -> Vec<Vec<FreeHost>> {
     out
 }
 
-/// By level, the lowest first: the switches whose free GPUs hold the job, the tightest first; at last the whole site.
+/// For each level, the lowest first: the switches whose free GPUs hold the job, the tightest first; last the whole
+/// site.
 fn groups_by_level(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Vec<Vec<Vec<FreeHost>>> {
     let fits = |g: &Vec<FreeHost>| k > 0 && gpus(g) >= k;
     let mut out: Vec<Vec<Vec<FreeHost>>> = Vec::new();
@@ -113,7 +116,7 @@ fn groups_by_level(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Vec<Vec<
     out
 }
 
-/// `k` of these hosts' GPUs evenly on the fewest hosts, those on the fewest switches of the `levels` between.
+/// An even split of `k` of these hosts' GPUs over the fewest hosts, which span the fewest switches of the `levels` in between.
 fn even_in(levels: &[Vec<u32>], hosts: &[FreeHost], k: usize) -> Option<Allocation> {
     let mut tight = hosts.to_vec();
     tight.sort_by_key(|h| (h.1.count(), h.0));
@@ -126,7 +129,7 @@ fn even_in(levels: &[Vec<u32>], hosts: &[FreeHost], k: usize) -> Option<Allocati
         let with = |least: usize| tight.iter().filter(|h| h.1.count() >= least).copied().collect::<Vec<FreeHost>>();
         let mut chosen = on_fewest_switches(levels, with(base + usize::from(more > 0)), n);
         if chosen.len() < n {
-            // Too few hosts can give one more than the others: those that can, then the others.
+            // Too few hosts can give one GPU more than the others: those that can come first, then the others.
             chosen = on_fewest_switches(levels, with(base + 1), more);
             let others: Vec<FreeHost> = with(base).into_iter().filter(|h| !chosen.contains(h)).collect();
             if chosen.len() < more || others.len() < n - more {
@@ -146,8 +149,8 @@ fn even_in(levels: &[Vec<u32>], hosts: &[FreeHost], k: usize) -> Option<Allocati
     None
 }
 
-/// `n` of these hosts, which are in order of preference: from the highest level down the switch that holds the rest, the tightest, else the
-/// largest. Fewer if there are fewer.
+/// Chooses `n` of these hosts, which are in order of preference. From the highest level down: the tightest switch that
+/// holds the rest, else the largest. Returns fewer if there are fewer.
 fn on_fewest_switches(levels: &[Vec<u32>], hosts: Vec<FreeHost>, n: usize) -> Vec<FreeHost> {
     let Some((level, below)) = levels.split_last() else {
         return hosts.into_iter().take(n).collect();
@@ -162,7 +165,7 @@ fn on_fewest_switches(levels: &[Vec<u32>], hosts: Vec<FreeHost>, n: usize) -> Ve
     chosen
 }
 
-/// `k` GPUs of hosts in order, the lowest indices.
+/// `k` GPUs of the hosts in order, lowest indices first.
 fn take_in_order(hosts: Vec<FreeHost>, k: usize) -> Allocation {
     let mut left = k;
     Allocation::new(hosts.into_iter().map(|(h, m)| {

@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use topology::{Bytes, Collective};
 
-/// Most files that one check reads.
+/// Maximum number of files that one check reads.
 const FILES_MAX: usize = 10_000;
-/// Levels of folders that are searched.
+/// Maximum depth of folders that are searched.
 const DEPTH_MAX: usize = 8;
-/// Problems listed per file; the rest is only counted.
+/// Number of problems listed per file; further ones are only counted.
 const PROBLEMS_SHOWN: usize = 5;
 /// Subsets of 2 to 8 GPUs of a host of 8.
 const SUBSETS: usize = 247;
@@ -66,7 +66,7 @@ const KNOWN_ROWS: [(&str, usize); 37] = [
 pub enum Data {
     /// Verify a folder of public data sets: format, rows, ranges, consistency (docs/data.md says where they come from)
     Check {
-        /// The folder; its sub-folders are searched too
+        /// The folder; its sub-folders are searched, too
         dir: PathBuf,
         /// Write every readable CSV file here in its usual column order, with plain line endings and sizes in bytes
         #[arg(long, value_name = "DIR")]
@@ -88,7 +88,7 @@ struct Checked {
     notes: Vec<String>,
 }
 
-/// Runs it. Exit code 1 if a file has problems.
+/// Runs the command. Exit code 1 if a file has problems.
 pub fn run(args: Data) -> Result<(), Failure> {
     let Data::Check { dir, out, format } = args;
     let mut files = Vec::new();
@@ -176,7 +176,7 @@ fn check(path: &Path, root: &Path) -> (Checked, Option<Table>) {
             checked.kind = "CSV".into();
             // Files of other data sets have their own columns.
             let text = e.to_string();
-            if text.contains("is no known format") {
+            if text.contains("is not a known format") {
                 checked.notes.push("not checked: columns of another data set".into());
             } else {
                 checked.problems.push(text);
@@ -209,7 +209,7 @@ fn check(path: &Path, root: &Path) -> (Checked, Option<Table>) {
     (checked, Some(table))
 }
 
-/// A number of a row; one that cannot be read is a problem.
+/// A number of a row; a number that cannot be read is a problem.
 fn number(table: &Table, row: &TableRow, column: &str, high: f64, problems: &mut Vec<String>) -> Option<f64> {
     table.number(row, column, 0.0, high).unwrap_or_else(|e| {
         problems.push(e.to_string());

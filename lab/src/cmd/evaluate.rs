@@ -28,7 +28,7 @@ use truths::Truth;
     linkwise-lab evaluate --cluster het-4mix --truth rule-r --methods all --contention common\n  \
     linkwise-lab evaluate --cluster h100 --curves transformer,gp --seeds 1\n  \
     linkwise-lab evaluate --scenarios ../shared/data/bandpilot/peer-scenarios-h100.jsonl\n\n\
-    Methods: NAME or SEARCH/MODEL, then @SAMPLES, :DESIGN, +PROBES as wanted, for example gp+3, exact/gp@50:random, \
+    Methods: NAME or SEARCH/MODEL, then optionally @SAMPLES, :DESIGN, +PROBES, for example gp+3, exact/gp@50:random, \
     bandpilot/transformer@500; `quick` and `all` are lists."
 )]
 pub struct Args {
@@ -75,7 +75,7 @@ pub struct Args {
     /// Sizes to evaluate (default: all that the truth has)
     #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
     sizes: Vec<Bytes>,
-    /// Treatment of requests with a candidate that the truth has no row for
+    /// Treatment of requests with a candidate without a row in the truth
     #[arg(long, value_enum, default_value = "leave-out")]
     missing: Missing,
     /// Treatment of outliers in measured tables
@@ -103,7 +103,7 @@ pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Write a page with plots as well
+    /// Also write a page with plots
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// Keep each finished seed in this folder; seeds found there are not repeated
@@ -140,7 +140,7 @@ struct TruthResult {
     simulated: bool,
     size: Bytes,
     results: Vec<SeedResult>,
-    /// (k, GBE) of the leave-one-out ceiling, where rows are of counts.
+    /// (k, GBE) of the leave-one-out ceiling, if rows are of counts.
     ceiling: Option<Vec<(usize, f64)>>,
 }
 
@@ -216,7 +216,7 @@ fn truths_of(args: &Args, cluster: &Cluster) -> Result<Vec<Box<dyn Truth>>, Fail
     let mut truths = ground_truth::load(&spec, cluster, &options)?;
     truths.retain(|t| args.sizes.is_empty() || args.sizes.contains(&t.size()));
     if truths.is_empty() {
-        return Err(Failure::impossible("the truth has no table of the sizes asked for"));
+        return Err(Failure::impossible("the truth has no table of the requested sizes"));
     }
     Ok(truths)
 }

@@ -1,4 +1,4 @@
-//! `linkwise-lab reproduce`: the papers' tables and figures, published numbers next to ours.
+//! `linkwise-lab reproduce`: the papers' tables and figures, published numbers next to linkwise's.
 
 use crate::reproduce::{Effort, bandpilot, litegd};
 use console::Failure;
@@ -9,13 +9,13 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  linkwise-lab reproduce bandpilot table-2\n  linkwise-lab reproduce litegd table-1 --per-k 2\n  \
-    linkwise-lab reproduce bandpilot            (lists what there is)"
+    linkwise-lab reproduce bandpilot            (lists the items)"
 )]
 pub struct Args {
     /// The paper
     #[arg(value_enum)]
     paper: Paper,
-    /// Tables and figures, or `all`; without one: list them
+    /// Tables and figures, or `all`; without an item: list them
     items: Vec<String>,
     /// Folder with the published tables (docs/data.md)
     #[arg(long)]
@@ -70,7 +70,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             Paper::Bandpilot => bandpilot::reproduce(&item, &dir, &effort)?,
             Paper::Litegd => litegd::reproduce(&item, &dir, &effort)?,
         };
-        // Tables fit the line already; sentences may be longer.
+        // Tables already fit the line; sentences may be longer.
         let lines = text.lines().map(|line| match line.chars().count() <= console::text_width() {
             true => format!("{line}\n"),
             false => console::wrap(line, 2),

@@ -1,4 +1,4 @@
-//! Accuracy of models on allocations that they have not seen: random ones, and those that a decision compares.
+//! Accuracy of models on allocations that they have not learned: random ones, and those that a decision compares.
 
 use super::guides::{fit_kind, sample};
 use super::replay::Settings;
@@ -12,7 +12,7 @@ use store::Measurement;
 use topology::Allocation;
 use truths::Truth;
 
-/// Most allocations of a test set (the papers: five times 250).
+/// Maximum number of allocations of a test set (the papers: five times 250).
 pub const TEST_MAX: usize = 1250;
 
 /// Errors on one test set.
@@ -28,7 +28,7 @@ pub struct Errors {
     pub rows: usize,
 }
 
-/// One point of a curve of data efficiency.
+/// One point of a data-efficiency curve.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Point {
     /// Kind of the model.
@@ -42,13 +42,13 @@ pub struct Point {
     pub seed: u64,
     /// Seconds to fit.
     pub fit_s: f64,
-    /// On random multi-host subsets that the model has not seen.
+    /// On random multi-host subsets that the model has not learned.
     pub random: Errors,
-    /// On multi-host allocations that decisions compare and the model has not seen.
+    /// On multi-host allocations that decisions compare and that the model has not learned.
     pub decisions: Errors,
 }
 
-/// The key of a row of the truth. Readings of one row in both training and test would be leakage.
+/// The key of a row of the truth. Readings of one row must not be in both training and test set.
 fn row_key(truth: &dyn Truth, a: &Allocation) -> String {
     if by_counts(truth) {
         let mut c = a.counts();
@@ -59,7 +59,7 @@ fn row_key(truth: &dyn Truth, a: &Allocation) -> String {
     }
 }
 
-/// Errors on allocations outside the training sample, each row of the truth once.
+/// Errors on allocations outside the training sample; each row of the truth counts once.
 fn errors(truth: &dyn Truth, model: &Model, seen: &[Allocation], test: Vec<Allocation>) -> Errors {
     let mut keys: HashSet<String> = seen.iter().map(|a| row_key(truth, a)).collect();
     let rows: Vec<(Allocation, f64)> = test

@@ -1,4 +1,4 @@
-//! The ceiling of a model of linkwise's kind on a table: every row predicted from all others.
+//! The best result that a model of linkwise's kind can have on a table: every row is predicted from all others.
 
 use super::replay::{Missing, Settings};
 use super::requests::scenarios;
@@ -10,7 +10,7 @@ use store::Measurement;
 use topology::{Allocation, GpuMask};
 use truths::{Irregularity, Truth};
 
-/// Candidates that are tried where rows are missing.
+/// Number of candidates that are tried if rows are missing.
 const KEEP: usize = 400;
 
 fn key(parts: &[HostShare]) -> Vec<u8> {
@@ -19,7 +19,8 @@ fn key(parts: &[HostShare]) -> Vec<u8> {
     k
 }
 
-/// GBE in percent by k where every row is predicted by a fit on all other rows. `None` for truths whose rows are not counts.
+/// GBE in percent by k if every row is predicted by a fit on all other rows. `None` for truths whose rows are not
+/// counts.
 pub fn leave_one_out(
     truth: &dyn Truth,
     settings: &Settings,
@@ -36,7 +37,7 @@ pub fn leave_one_out(
         multi.push(Allocation::new(hosts));
     });
     multi.retain(|a| a.host_count() > 1 && truth.busbw_gb_per_s(a).is_some());
-    multi.sort(); // the order in which `fit` sees them
+    multi.sort(); // the order in which `fit` gets the rows
     rows.extend(readings(truth, 0, |r| r.rows(&multi)));
     let options = FitOptions::of(Kind::Gp).collective(truth.collective()).constants(settings.constants());
     let fitted = fit(cluster, &rows, &options);

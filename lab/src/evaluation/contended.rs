@@ -1,18 +1,19 @@
 //! The exact optimum among running jobs that share by merging.
 //!
-//! With running jobs the best GPUs of a host are not only those with the highest bandwidth, because the merged set holds the running job's
-//! GPUs as well. A mask is left out if another mask with the same count matches or exceeds every quantity that the truth depends on, alone
-//! and merged with each job. The other masks are enumerated as for every truth.
+//! With running jobs the best GPUs of a host are not only those with the highest bandwidth, because the merged set also
+//! contains the running job's GPUs. A mask is left out if another mask with the same count is at least as good in every
+//! quantity that the truth depends on, alone and merged with each job. The other masks are enumerated as for every
+//! truth.
 
 use place::{Contention, Objective, Request};
 use predict::{BandwidthModel, HostShare};
 use topology::{Allocation, GpuMask, HostId};
 use truths::{About, Irregularity, Optimum, Parts, Truth};
 
-/// Most nodes of an enumeration, each with up to three bandwidths of the truth: about a second.
+/// Maximum number of nodes of an enumeration, each with up to three bandwidths of the truth: about a second.
 const NODES_MAX: u64 = 300_000;
 
-/// A truth as one request sees it: the bandwidth of the new job among the running jobs.
+/// The truth for one request: the bandwidth of the new job among the running jobs.
 pub struct ContendedTruth<'a> {
     /// The truth without jobs.
     pub truth: &'a dyn Truth,
@@ -23,10 +24,10 @@ pub struct ContendedTruth<'a> {
 }
 
 impl ContendedTruth<'_> {
-    /// The best bandwidth of the request; `None` where enumeration would take too long or jobs do not share by merging.
+    /// The best bandwidth of the request; `None` if enumeration would take too long or jobs do not share by merging.
     pub fn optimum_gb_per_s(&self, irregularity: Irregularity) -> Option<f64> {
         if matches!(self.request.contention, Contention::Physical) {
-            return None; // flows over links: no rule tells which masks are equal
+            return None; // flows over links: no rule determines which masks are equal
         }
         self.optimum(&self.request.free, self.request.gpus, irregularity).best
     }
@@ -37,7 +38,7 @@ impl ContendedTruth<'_> {
         jobs.map(|j| (&j.gpus, j.demand_gb_per_s.unwrap_or(f64::INFINITY))).filter(|j| j.1 > 0.0)
     }
 
-    /// The GPUs of a host in the merged set; `None` where no host can hold them.
+    /// The GPUs of a host in the merged set; `None` if no host can hold them.
     fn merged(&self, host: HostId, mask: GpuMask, others: GpuMask) -> Option<GpuMask> {
         match self.request.contention {
             Contention::MergeBy(rule) => {
@@ -48,7 +49,7 @@ impl ContendedTruth<'_> {
         }
     }
 
-    /// What the shared bandwidth depends on besides the count; see [`Truth::merits`].
+    /// The quantities that the shared bandwidth depends on besides the count; see [`Truth::merits`].
     fn merits_among_jobs(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
         let mut all = self.truth.merits(host, mask)?;
         for (gpus, _) in self.jobs() {
@@ -112,7 +113,7 @@ impl Truth for ContendedTruth<'_> {
             let merged: Option<Vec<(HostId, GpuMask)>> =
                 chosen.iter().map(|&(h, m)| Some((h, self.merged(h, m, job.mask(h))?))).collect();
             if let Some(merged) = merged {
-                // The merged set will have between this many and that many GPUs.
+                // The merged set has a number of GPUs between these two.
                 let ends = [gpus, gpus + job.gpu_count()].map(|n| self.truth.at_most(&merged, n, irregularity));
                 capacity = capacity.min(ends[0].max(ends[1]));
             }

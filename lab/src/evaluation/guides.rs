@@ -93,7 +93,7 @@ impl<'t> Guides<'t> {
                     start = Instant::now();
                     (Box::new(fit_kind(kind, truth, &rows, constants, seed)?), multi)
                 }
-                // A search by labels needs a share table too; the oracle needs the measured tables.
+                // A search by labels also needs a share table; the oracle needs the measured tables.
                 Guide::Nothing | Guide::Truth => {
                     let options =
                         FitOptions::of(Kind::Bound).collective(truth.collective()).constants(constants.clone());
@@ -112,7 +112,7 @@ impl<'t> Guides<'t> {
     }
 }
 
-/// A model that counts the time spent in it, to split latency into search and prediction.
+/// A model that measures the time spent in it, to split latency into search and prediction.
 pub struct Timed<'a> {
     model: &'a dyn BandwidthModel,
     ns: AtomicU64,

@@ -1,10 +1,10 @@
-//! Methods by name: a search, the model that guides it, and what the model learned from.
+//! Methods by name: a search, the model that guides it, and the model's readings.
 
 use console::Failure;
 use measure::design::DesignKind;
 use papers::{models, searches};
 
-/// What guides a search.
+/// The guide of a search.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Guide {
     /// The search reads only link labels.
@@ -29,7 +29,7 @@ pub struct MethodSpec {
     pub name: String,
     /// Name of the search.
     pub search: String,
-    /// What guides it.
+    /// Its guide.
     pub guide: Guide,
     /// Candidates measured before the choice is made.
     pub probes: usize,
@@ -60,10 +60,10 @@ pub const PAPER_SAMPLES: usize = 250;
 
 /// All methods: the papers', the usual schedulers', and linkwise's.
 pub const ALL: &str = "random,default,topo,slurm-topo,bw-greedy,bandpilot,ideal-bandpilot,litegd,bound,gp,gp+3";
-/// The quick ones, without a network to train.
+/// The fast methods, without a network to train.
 pub const QUICK: &str = "random,default,topo,slurm-topo,bw-greedy,ideal-bandpilot,bound,gp,gp+3";
 
-/// Models of the papers learn from random readings, linkwise's from the requested design and number.
+/// Models of the papers learn from random readings; linkwise's models learn from the requested design and number.
 fn guide(kind: &str, samples: Option<usize>, design: Option<DesignKind>, ours: (usize, DesignKind)) -> Guide {
     match kind {
         "-" => Guide::Nothing,
@@ -83,12 +83,12 @@ pub fn design_of(name: &str) -> Option<DesignKind> {
         .find(|d| d.name() == name)
 }
 
-/// Reads `NAME` or `SEARCH/MODEL`, each with `@SAMPLES`, `:DESIGN` and `+PROBES` as wanted:
-/// `topo`, `gp+3`, `exact/gp@50:random`, `bandpilot/transformer@500`.
+/// Reads `NAME` or `SEARCH/MODEL`, each optionally with `@SAMPLES`, `:DESIGN` and `+PROBES`: `topo`, `gp+3`,
+/// `exact/gp@50:random`, `bandpilot/transformer@500`.
 pub fn parse(text: &str, ours: (usize, DesignKind)) -> Result<MethodSpec, Failure> {
     let bad = |why: String| {
         Failure::input(format!(
-            "method `{text}`: {why}; write NAME or SEARCH/MODEL, then @SAMPLES, :DESIGN, +PROBES as wanted, \
+            "method `{text}`: {why}; write NAME or SEARCH/MODEL, then optionally @SAMPLES, :DESIGN, +PROBES, \
              for example gp+3, bandpilot or exact/gp@50:random"
         ))
     };
@@ -132,7 +132,7 @@ mod tests {
     const OURS: (usize, DesignKind) = (100, DesignKind::Stratified);
 
     #[test]
-    fn a_name_says_what_searches_what_guides_and_what_is_probed() {
+    fn a_name_gives_the_search_the_guide_and_the_probes() {
         let m = parse("exact/gp@50:random+3", OURS).unwrap();
         assert_eq!((m.search.as_str(), m.probes), ("exact", 3));
         assert_eq!(m.guide, Guide::Model { kind: "gp".into(), samples: 50, design: "random" });
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_to_write() {
+    fn an_invalid_name_is_refused_with_the_valid_form() {
         for text in ["", "gp+x", "gp@", "exact/oracle9", "nowhere/gp", "gp:sideways"] {
             let e = parse(text, OURS).unwrap_err().to_string();
             assert!(e.contains("SEARCH/MODEL"), "{e}");

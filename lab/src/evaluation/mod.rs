@@ -1,4 +1,4 @@
-//! Judging choices: requests replayed against a truth.
+//! Evaluation of choices: requests replayed against a truth.
 
 pub mod accuracy;
 pub mod ceiling;

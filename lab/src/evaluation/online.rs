@@ -26,7 +26,7 @@ pub struct Online {
     pub left_out: usize,
 }
 
-/// Places the requests of a replay in random order; each job's bandwidth is measured and learned.
+/// Places the requests of a replay in random order. Each job's bandwidth is measured and learned.
 pub fn run(truth: &dyn Truth, samples: usize, settings: &Settings, seed: u64) -> Result<Online, String> {
     let cluster = truth.cluster();
     let constants = settings.constants();
@@ -45,7 +45,7 @@ pub fn run(truth: &dyn Truth, samples: usize, settings: &Settings, seed: u64) ->
             out.left_out += 1;
             continue;
         };
-        // Judged by bandwidth alone.
+        // Judged by bandwidth only.
         let request = Request { slack: place::Slack::NONE, ..Request::new(s.k, s.free, truth.size()) };
         let choose = |m: &Model| place::answer(cluster, m, &request).map(|a| a.choice.allocation);
         let of_frozen = choose(&frozen).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! Replaying requests against a truth: how much of the best possible bandwidth (GBE) each method's choice gets.
+//! Replays requests against a truth: the share of the best possible bandwidth (GBE) that each method's choice gets.
 
 use super::contended::ContendedTruth;
 use super::guides::{Guides, Timed, oracle};
@@ -14,12 +14,12 @@ use std::time::Instant;
 use topology::Allocation;
 use truths::{Irregularity, Truth};
 
-/// Candidates that are tried where the first choices may have no row.
+/// Number of candidates that are tried if the first choices may have no row.
 const KEEP_RESTRICTED: usize = 400;
 /// Candidates that probing may choose from.
 const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
 
-/// Treatment of requests with a candidate that the truth has no row for.
+/// Treatment of requests with a candidate without a row in the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Missing {
     /// Leave the request out and count it.
@@ -34,7 +34,7 @@ pub enum Best {
     /// The best bandwidth with the irregularity of single allocations
     #[default]
     Realised,
-    /// The best bandwidth without irregularity: what a model could know
+    /// The best bandwidth without irregularity, which is the part that a model can predict
     Smooth,
 }
 
@@ -54,7 +54,8 @@ pub struct Settings {
     /// Requests per number of GPUs.
     pub per_k: usize,
     pub missing: Missing,
-    /// Take the shipped constants of the physics, some of which were fitted on published tables; else only nominal ones.
+    /// Use the shipped constants of the physics, some of which were fitted on published tables; otherwise only nominal
+    /// ones.
     pub shipped: bool,
     /// Load on the GPUs that are not free.
     pub load: Load,
@@ -94,7 +95,7 @@ pub struct Run {
     pub samples: usize,
 }
 
-/// One seed's outcome.
+/// The result of one seed.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SeedResult {
     pub runs: Vec<Run>,
@@ -105,7 +106,7 @@ pub struct SeedResult {
 /// One request with its optimum.
 struct Posed<'a> {
     request: Request,
-    /// The best of all allocations for the request; where that is not certain, the best of those examined.
+    /// The best of all allocations for the request; if the search is not exhaustive, the best of those examined.
     best_gb_per_s: f64,
     truth: &'a dyn Truth,
     oracle: &'a dyn BandwidthModel,
@@ -133,7 +134,7 @@ impl<'a> Posed<'a> {
         request.contention = settings.contention;
         let mut posed = Posed { request, best_gb_per_s: optimum.best?, truth, oracle, settings };
         if !posed.request.jobs.is_empty() {
-            // With limits, so that it never refuses: among jobs a lower bound only.
+            // With limits, so that the search never refuses. Among running jobs the result is only a lower bound.
             let objective = Objective::new(truth.cluster(), oracle, &posed.request);
             let searched = exact::within(&objective, 1, exact::COMBINATIONS_MAX, exact::NODES_MAX).ok()?;
             let searched = posed.value(&searched.best.first()?.allocation)?;
@@ -169,7 +170,7 @@ fn ours(search: &str) -> bool {
     matches!(search, "exact" | "threshold" | "auto")
 }
 
-/// `serving`: the searches of one seed that learn from request to request.
+/// Chooses by a method. `serving`: the searches of one seed that learn from request to request.
 fn choose(
     m: &MethodSpec,
     guide: &dyn BandwidthModel,
@@ -199,7 +200,8 @@ fn choose(
     if restricted {
         found.best.retain(|c| there(&c.allocation));
     }
-    // Caution is part of linkwise's decision; the papers' methods take the result of their search.
+    // Caution about suspects and probes is part of linkwise's decision; the papers' methods use the result of their
+    // search.
     if ours(&m.search) {
         let head = found.best.len().min(KEEP_PROBING);
         promote_by_lower_confidence_bound(&mut found.best[..head]);
@@ -257,7 +259,7 @@ pub fn run_seed(
                 Some((posed.value(&choice.allocation)?, choice))
             })
             .collect();
-        // Where the optimum among jobs is not certain, a method may find a better one than the search.
+        // If the optimum among jobs is not certain, a method may find a better allocation than the search.
         let best = choices.iter().flatten().map(|c| c.0).fold(posed.best_gb_per_s, f64::max);
         for (choice, run) in choices.into_iter().zip(&mut result.runs) {
             let Some((v, c)) = choice else {
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn no_choice_gets_more_than_the_optimum_whatever_runs_beside_it() {
+    fn no_choice_gets_more_than_the_optimum_with_any_running_jobs() {
         let truth = rule_r("het-4mix");
         let names = ["gp", "topo", "ideal-bandpilot"];
         let methods: Vec<MethodSpec> =
@@ -322,7 +324,7 @@ mod tests {
         let settings = settings(Load::Common, Contention::Merge);
         let mut compared = 0;
         for (i, mut s) in scenarios(truth.cluster(), 1, 3).into_iter().enumerate() {
-            // Few free GPUs, so that every subset can be examined; jobs hold the rest.
+            // Few GPUs are free, so that every subset can be examined; jobs hold the others.
             let free: Vec<GpuId> = s.free.gpus().step_by(2).take(11).collect();
             (s.free, s.k) = (Allocation::from_gpus(free.iter().copied()), 2 + s.k % 7);
             if s.k > free.len() {

@@ -34,7 +34,7 @@ pub enum Load {
 }
 
 impl Load {
-    /// As on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Load::None => "none",
@@ -45,7 +45,8 @@ impl Load {
     }
 }
 
-/// k from 2 to all GPUs (or `k_max`), `per_k` random availabilities each: the number of free GPUs even between k and all, then which.
+/// For k from 2 to all GPUs (or `k_max`), `per_k` random availabilities each: the number of free GPUs is uniform
+/// between k and all, then a random subset of that size.
 pub fn scenarios(cluster: &Cluster, per_k: usize, seed: u64) -> Vec<Scenario> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5ce7_a210);
     let all = cluster.usable();

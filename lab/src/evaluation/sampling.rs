@@ -7,14 +7,15 @@ use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective};
 use truths::Truth;
 
-/// A table or a truth as a source of readings.
+/// A table or a truth as the source of readings.
 pub struct Readings<'a> {
     pub cluster: &'a Cluster,
     pub size: Bytes,
     pub collective: Collective,
-    /// One row holds for all allocations with its counts, on any hosts and GPUs; a second reading adds no information.
+    /// True if one row holds for all allocations with its counts, on any hosts and GPUs. A second reading then adds no
+    /// information.
     pub by_counts: bool,
-    /// Reads a bus bandwidth, GB/s; `None` where there is no row.
+    /// Reads a bus bandwidth, GB/s; `None` if there is no row.
     pub read: &'a dyn Fn(&Allocation) -> Option<f64>,
 }
 
@@ -43,7 +44,7 @@ impl Readings<'_> {
         allocations.iter().filter_map(of).collect()
     }
 
-    /// `n` multi-host readings by design; allocations without a row are skipped. Fewer if there are fewer rows.
+    /// `n` multi-host readings by design; fewer if the truth has fewer rows. Allocations without a row are skipped.
     pub fn multi_host(
         &self,
         n: usize,
@@ -98,12 +99,12 @@ enum Row {
     Gpus(Allocation),
 }
 
-/// Whether one row of this truth holds for all allocations with its counts.
+/// True if one row of this truth holds for all allocations with its counts.
 pub fn by_counts(truth: &dyn Truth) -> bool {
     !truth.simulated() && truth.cluster().types.len() == 1
 }
 
-/// Runs `f` on the measurable rows of a truth, with measurement noise where the truth is simulated.
+/// Runs `f` on the measurable rows of a truth. Simulated truths add measurement noise.
 pub fn readings<T>(truth: &dyn Truth, seed: u64, f: impl FnOnce(&Readings) -> T) -> T {
     let read = |a: &Allocation| truth.measured(a, seed);
     f(&Readings {

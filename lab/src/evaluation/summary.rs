@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_5th_percentile_is_that_of_numpy_and_nothing_has_no_summary() {
+    fn the_5th_percentile_equals_numpys_and_an_empty_list_has_no_summary() {
         let s = summary((1..=10).map(f64::from)).unwrap();
         assert!((s.p5 - 1.45).abs() < 1e-12 && s.worst == 1.0 && s.mean == 5.5 && s.requests == 10);
         assert!(summary([]).is_none());

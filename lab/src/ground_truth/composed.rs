@@ -1,10 +1,12 @@
 //! Clusters composed of measured tables by the papers' rule: the minimum of the hosts' own rows and of the network between them.
 //!
-//! - BandPilot (section 5.1.1): "the minimum of the pre-computed intra-host bandwidths of the involved hosts and the modeled inter-host link
-//!   bandwidth", where the latter is one fourth of the H100 cluster's. Here: the 16 MiB row of the sorted counts over four, and the row of the
-//!   very subset on every host that gives two GPUs or more.
-//! - BandPilot's public code, against which `facts/bandpilot.md` compares: the 2 GiB row undivided, cut to a whole number.
-//! - LiteGD (section 6.1): the same minimum with a switch set by hand ([`super::switch`]).
+//! - BandPilot (section 5.1.1): "the minimum of the pre-computed intra-host bandwidths of the involved hosts and the
+//!   modeled inter-host link bandwidth", where the latter is one fourth of the H100 cluster's. In this module: one
+//!   fourth of the 16 MiB row of the sorted counts, and the row of the exact subset on every host that gives two GPUs
+//!   or more.
+//! - BandPilot's public code, with which `facts/bandpilot.md` compares: the full 2 GiB row, truncated to a whole
+//!   number.
+//! - LiteGD (section 6.1): the same minimum with a fixed switch bandwidth ([`super::switch`]).
 //!
 //! On one host: the row of the subset.
 
@@ -19,20 +21,20 @@ use truths::{About, Irregularity, Optimum, Parts, Truth};
 /// Tables of host types: name in the catalog, and the name of host and file.
 const TYPES: [(&str, &str); 5] =
     [("rtx4090", "4090"), ("dgx1-v100", "v100"), ("a6000", "a6000"), ("a800", "a800"), ("hgx-h100", "h100_26")];
-/// Share of the H100 network that BandPilot gives its simulated clusters.
+/// Share of the H100 network's bandwidth in BandPilot's simulated clusters.
 const NETWORK_SHARE: f64 = 0.25;
-/// Most hosts whose pairs differ: every set of them is visited.
+/// Maximum number of hosts whose pairs have different rates: every set of hosts is visited.
 const PAIRED_HOSTS_MAX: usize = 16;
-/// Most GPUs of a cluster behind a switch: sums of counts are bits of one word.
+/// Maximum number of GPUs of a cluster behind a switch: sums of counts are bits of one word.
 const GPUS_MAX: usize = 127;
 
 /// The rule that composes BandPilot's clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Rule {
-    /// As the paper says: 16 MiB row over four.
+    /// The paper's rule: one fourth of the 16 MiB row.
     #[default]
     Paper,
-    /// As the public code does: 2 GiB row, cut to a whole number.
+    /// The public code's rule: the 2 GiB row, truncated to a whole number.
     PublicCode,
 }
 
@@ -57,8 +59,8 @@ enum Between {
 /// Rate of a NIC of the measured H100 hosts, GB/s; every GPU has one.
 const H100_NIC_GB_PER_S: f64 = 50.0;
 
-/// The cluster that models see. Its NICs differ from those of the hosts: one NIC per GPU at its share of the measured rate, or the
-/// switch.
+/// The cluster that models see. Its NICs differ from those of the hosts: one NIC per GPU at its share of the measured
+/// rate, or the switch's rate.
 fn shown(cluster: &Cluster, options: &Options) -> Cluster {
     match (options.switch, options.rule) {
         (Some(Switch::Uniform(v)), _) => truths::with_one_nic(cluster, v),
@@ -68,7 +70,7 @@ fn shown(cluster: &Cluster, options: &Options) -> Cluster {
     }
 }
 
-/// The composed truth of a cluster. Every host type must have a measured table.
+/// The composed truth of a cluster. Errors: a host type without a measured table.
 pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<ComposedCluster, Failure> {
     let mut changed = 0;
     let by_type = intra_by_type(dir, cluster, options, &mut changed)?;
@@ -167,7 +169,7 @@ fn h100_counts(dir: &Path, prefix: &str, outliers: Outliers, changed: &mut usize
         }
     }
     all.ok_or_else(|| {
-        Failure::input(format!("{} holds no {prefix}*.csv; docs/data.md tells where to get it", dir.display()))
+        Failure::input(format!("{} holds no {prefix}*.csv; docs/data.md names the source", dir.display()))
     })
 }
 
@@ -213,7 +215,8 @@ impl Truth for ComposedCluster {
     fn noise(&self, _hosts: usize) -> f64 {
         0.0
     }
-    /// The mask with the best row, and one without a row if there is any: across hosts only the bandwidth of the row matters.
+    /// The mask with the best row, and one without a row if there is any: across hosts only the row's bandwidth
+    /// matters.
     fn masks_that_matter(
         &self,
         host: HostId,

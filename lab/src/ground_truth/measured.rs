@@ -7,7 +7,7 @@ use std::path::Path;
 use topology::{Allocation, Cluster, GpuMask, HostId};
 use truths::{About, Irregularity, Parts, Truth};
 
-/// Whether this cluster was measured as a whole: four HGX H100 or fewer.
+/// True if this cluster was measured as a whole: four HGX H100 or fewer.
 pub fn measured_as_a_whole(cluster: &Cluster) -> bool {
     let h100 = |h: HostId| cluster.type_of(h).name.starts_with("hgx-h100");
     cluster.hosts.len() <= H100_HOSTS.len() && cluster.host_ids().all(h100)
@@ -22,7 +22,7 @@ pub struct MeasuredCluster {
     counts: CountRows,
 }
 
-/// Every size that a folder holds. Files are those of `docs/data.md`.
+/// All sizes in a folder. `docs/data.md` lists the files.
 pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<MeasuredCluster>, Failure> {
     // The multi-host table comes from four hosts, also for clusters with fewer.
     let four = topology::catalog::cluster("h100").expect("built in");
@@ -60,7 +60,7 @@ fn counts_by_size(dir: &Path, four: &Cluster) -> Result<Vec<CountRows>, Failure>
     }
     if counts.is_empty() {
         return Err(Failure::input(format!(
-            "{} holds no multihost_h100_*.csv; docs/data.md tells where to get it",
+            "{} holds no multihost_h100_*.csv; docs/data.md names the source",
             dir.display()
         )));
     }

@@ -1,9 +1,9 @@
-//! Exact optimum where bandwidth = min(rows of the hosts, rates of the pairs of hosts).
+//! Exact optimum of the truth: bandwidth = min(rows of the hosts, rates of the pairs of hosts).
 //!
-//! For a set of hosts that all take part, a threshold is raised: can `k` be composed of counts whose best row reaches the threshold? Sums
-//! of counts are bits of one word, so a test is a few shifts. Sets of hosts are visited depth first; a set whose slowest pair is no
-//! better than the best so far is skipped. O(2^hosts x hosts x counts x log thresholds); with
-//! equal pairs one pass over all hosts is enough.
+//! For a set of hosts that all take part, the search raises a threshold and tests whether `k` can be composed of counts
+//! whose best row reaches it. Sums of counts are bits of one word, so a test takes a few shifts. Sets of hosts are
+//! visited depth first; a set whose slowest pair is not better than the best result so far is skipped. O(2^hosts x
+//! hosts x counts x log thresholds); with equal pairs one pass over all hosts is enough.
 //!
 //! [`truths::enumerate`] is too slow here: it would visit up to 9^8 splits of 64 GPUs, 43 million.
 
@@ -16,7 +16,7 @@ struct Choices {
     host: HostId,
     /// By count: GB/s and GPUs; a single GPU sets no limit. `None`: no subset of this count has a row.
     best: Vec<Option<(f64, GpuMask)>>,
-    /// By count: a subset has no row.
+    /// By count: true if a subset has no row.
     hole: Vec<bool>,
 }
 
@@ -104,7 +104,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Adds hosts from `from` on to the set, whose slowest pair is `slowest` and which holds `gpus` GPUs.
+    /// Adds hosts from `from` on to the set. `slowest` is the rate of its slowest pair, `gpus` its number of GPUs.
     fn go(&mut self, from: usize, slowest: f64, gpus: usize) {
         if self.set.len() > 1 && gpus >= self.k && self.set.len() <= self.k {
             self.judge(slowest);
@@ -128,7 +128,7 @@ impl Walk<'_> {
     fn judge(&mut self, slowest: f64) {
         let members: Vec<&Choices> = self.set.iter().map(|i| &self.hosts[*i]).collect();
         let feasible = |t: f64| sums(&members, t) >> self.k & 1 == 1;
-        // Thresholds above the slowest pair add nothing: the pair limits the bandwidth.
+        // Thresholds above the slowest pair have no effect, because the pair limits the bandwidth.
         let first = self.thresholds.partition_point(|t| *t <= self.best);
         let last = (self.thresholds.partition_point(|t| *t < slowest) + 1).min(self.thresholds.len());
         if first >= last || !feasible(self.thresholds[first]) {

@@ -1,7 +1,8 @@
-//! The ground truths that judge decisions, all of them [`Truth`]: a measured cluster ([`measured`]), clusters composed of
-//! measured tables by the papers' rule ([`composed`]), the truth of BandPilot's public code ([`public_code`]), simulated truths of other
-//! forms (crate `truths`), linkwise's own physics ([`simulated_fabric`]), and the hardware that `measure` simulates
-//! ([`simulated_hardware`]). [`tables`] is the one reader of the published tables.
+//! The ground truths that judge decisions. All of them implement [`Truth`]: a measured cluster ([`measured`]), clusters
+//! composed of measured tables by the papers' rule ([`composed`]), the truth of BandPilot's public code
+//! ([`public_code`]), simulated truths of other forms (crate `truths`), linkwise's own physics ([`simulated_fabric`]),
+//! and the hardware that `measure` simulates ([`simulated_hardware`]). [`tables`] reads the published tables for all of
+//! them.
 
 pub mod composed;
 pub mod measured;
@@ -47,8 +48,8 @@ impl Default for Options {
     }
 }
 
-/// The truths that `spec` names for a cluster: a folder of published tables (one truth per size; for clusters that were not measured as a
-/// whole one composed truth), or a simulated truth of [`truths::NAMES`].
+/// The truths that `spec` names for a cluster: a folder of published tables (one truth per size; for clusters that were
+/// not measured as a whole, one composed truth), or a simulated truth of [`truths::NAMES`].
 pub fn load(spec: &str, cluster: &Cluster, options: &Options) -> Result<Vec<Box<dyn Truth>>, Failure> {
     if options.switch.is_some() && (names().iter().any(|n| n.0 == spec)) {
         return Err(Failure::input(format!("a switch belongs to composed clusters; `{spec}` has its own network")));

@@ -1,4 +1,4 @@
-//! Outliers of measured tables: rows far from comparable rows. Tables that were measured once contain some.
+//! Outliers of measured tables: rows far from comparable rows. Tables that were measured once contain some of them.
 
 use super::tables::{CountRows, IntraRows};
 use topology::{Allocation, GpuMask, HostType};
@@ -16,7 +16,7 @@ pub enum Outliers {
 }
 
 impl Outliers {
-    /// For descriptions.
+    /// The word in descriptions.
     pub fn word(self) -> &'static str {
         match self {
             Outliers::Keep => "kept",
@@ -43,8 +43,9 @@ pub fn intra(t: &HostType, rows: &mut IntraRows, how: Outliers) -> usize {
     flagged.len()
 }
 
-/// Treats the flagged multi-host rows and returns their number. Flags: [`measure::outlier::multi`], against the physics with nominal constants.
-/// A replaced row gets the physics' estimate times the median factor by which the nearest rows differ from theirs.
+/// Treats the flagged multi-host rows and returns their number. Flags: [`measure::outlier::multi`], compared with the
+/// physics with nominal constants. A replaced row gets the physics' estimate times the median ratio of the nearest rows
+/// to their estimates.
 pub fn counts(cluster: &topology::Cluster, rows: &mut CountRows, how: Outliers) -> usize {
     let fabric = fabric::Fabric::with_constants(cluster, fabric::Constants::unfitted());
     let mut keys: Vec<_> = rows.by_counts.keys().copied().collect();

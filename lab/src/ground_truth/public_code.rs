@@ -1,7 +1,8 @@
-//! The truth that BandPilot's public code is judged by (`facts/bandpilot.md`, last section).
+//! The truth with which BandPilot's public code is judged (`facts/bandpilot.md`, last section).
 //!
-//! Alone, an allocation has the 2 GiB table's row of its sorted counts, cut to an integer; on the mixed cluster the smaller of that row
-//! and the 16 MiB reading of the exact GPUs on every host with two or more. [`crate::scenarios`] has the rule by which jobs share.
+//! Without other jobs, the bandwidth of an allocation is the 2 GiB table's row of its sorted counts, truncated to an
+//! integer; on the mixed cluster it is the smaller of that row and the 16 MiB reading of the exact GPUs on every host
+//! with two or more. [`crate::scenarios`] has the rule by which jobs share.
 
 use super::tables::{CountKey, CountRows, IntraRows, files, h100_hosts, read_all_counts, read_intra, read_table};
 use console::Failure;
@@ -23,20 +24,20 @@ const SUBSETS: usize = (1 << 8) - 1 - 8;
 #[derive(Clone, Debug)]
 pub struct PublicCode {
     about: About,
-    /// The table, single hosts too.
+    /// The table, including single hosts.
     pub counts: CountRows,
-    /// Rows that follow from the files of requests, cut to integers. They only judge; no model learns from them.
+    /// Rows that follow from the files of requests, truncated to integers. They judge only; no model learns from them.
     recovered: HashMap<CountKey, f64>,
-    /// On the mixed cluster: by host, readings of its subsets.
+    /// On the mixed cluster: by host, the readings of its subsets.
     intra: Option<Vec<IntraRows>>,
-    /// No row of the table is smaller; missing rows are assumed not to be smaller.
+    /// The smallest row of the table. Missing rows are assumed not to be smaller.
     smallest: f64,
 }
 
-/// The cluster of a name in the files.
+/// The cluster with a name in the files.
 ///
-/// The mixed cluster is composed: four host types behind the network of the H100 cluster. Each type is an H100 host by its links; its own
-/// bandwidth stands in its measured table.
+/// The mixed cluster is composed: four host types behind the network of the H100 cluster. By its links each type is an
+/// H100 host; its own bandwidth comes from its measured table.
 pub fn cluster(name: &str) -> Option<Cluster> {
     let mut c = catalog::cluster("h100")?;
     match name {
@@ -69,7 +70,7 @@ impl PublicCode {
         }
         let counts = counts.ok_or_else(|| {
             Failure::input(format!(
-                "{} holds no rows of {TABLE_PREFIX}*.csv; docs/data.md tells where to get them",
+                "{} holds no rows of {TABLE_PREFIX}*.csv; docs/data.md names the source",
                 dir.display()
             ))
         })?;
@@ -88,7 +89,7 @@ impl PublicCode {
         Ok(PublicCode { about, counts, recovered: HashMap::new(), intra, smallest })
     }
 
-    /// The tables inside the hosts, by host; empty where the table's row of one host is the truth.
+    /// The tables inside the hosts, by host; empty if the table's row of one host is the truth.
     pub fn intra(&self) -> &[IntraRows] {
         self.intra.as_deref().unwrap_or(&[])
     }
@@ -96,11 +97,12 @@ impl PublicCode {
     /// The splits over several hosts that have a row of the table, ascending.
     pub fn splits(&self) -> Vec<&CountKey> {
         let mut keys: Vec<&CountKey> = self.counts.by_counts.keys().filter(|k| k.counts().count() > 1).collect();
-        keys.sort(); // a hash map's order is not repeatable
+        keys.sort(); // the order of a hash map is not repeatable
         keys
     }
 
-    /// The smallest reading inside the hosts that give two GPUs or more; infinite where no host's table counts. None: no row.
+    /// The smallest reading inside the hosts that give two GPUs or more; infinite if no host's table counts. `None`: no
+    /// row.
     fn inside(&self, parts: Parts) -> Option<f64> {
         let mut low = f64::INFINITY;
         for (rows, m) in self.intra.iter().flat_map(|all| parts.iter().map(|&(h, m)| (&all[h.index()], m))) {
@@ -111,18 +113,18 @@ impl PublicCode {
         Some(low)
     }
 
-    /// Bandwidth of an allocation alone, GB/s in whole numbers; `None` where a missing row could matter.
+    /// Bandwidth of an allocation without other jobs, GB/s in whole numbers; `None` if a missing row could matter.
     pub fn alone(&self, a: &Allocation) -> Option<f64> {
         self.of_parts(a.parts(), Irregularity::With)
     }
 
-    /// The uncut reading of a multi-host allocation, as from a benchmark; `None` without a row of the table.
+    /// The untruncated reading of a multi-host allocation, as from a benchmark; `None` if the table has no row.
     pub fn reading(&self, a: &Allocation) -> Option<f64> {
         let row = *self.counts.by_counts.get(&key(a.parts())?)?;
         Some(row.min(self.inside(a.parts())?))
     }
 
-    /// Adds a row that follows from a file of requests; the first value of a row stays.
+    /// Adds a row that follows from a file of requests; the first value of a row is kept.
     pub fn recover_row(&mut self, a: &Allocation, gb_per_s: f64) {
         if let Some(key) = key(a.parts())
             && a.gpu_count() >= 2
@@ -132,12 +134,12 @@ impl PublicCode {
         }
     }
 
-    /// Rows that follow from files of requests.
+    /// Number of rows that follow from files of requests.
     pub fn recovered(&self) -> usize {
         self.recovered.len()
     }
 
-    /// Readings inside single hosts that exist besides [`PublicCode::intra`]: the 2 GiB tables of H100 hosts.
+    /// Readings inside single hosts that exist in addition to [`PublicCode::intra`]: the 2 GiB tables of H100 hosts.
     pub fn measured_inside(&self, dir: &Path) -> Result<Vec<store::Measurement>, Failure> {
         if self.intra.is_some() {
             return Ok(Vec::new());

@@ -1,17 +1,17 @@
-//! linkwise's own physics as a ground truth, with irregularity and noise. linkwise's models have the same shape, so this is their easiest
-//! ground truth and never the only one.
+//! linkwise's own physics as a ground truth, with irregularity and noise. linkwise's models have the same form, so this
+//! is their easiest ground truth. It is never used alone.
 
 use fabric::{Constants, Fabric, FabricTables};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 use truths::{About, Irregularity, Keyed, Parts, Truth};
 
-/// Name for `--truth`.
+/// Its name for `--truth`.
 pub const NAME: &str = "fabric";
 /// Standard deviation of the log factor of one reading.
 const NOISE: f64 = 0.02;
 /// Largest absolute value of [`Keyed::normal`], rounded up.
 const LUCK_MAX: f64 = 3.47;
-/// Nodes of an enumeration: a second or two, since every estimate takes a microsecond.
+/// Maximum number of nodes of an enumeration: one or two seconds, because every estimate takes a microsecond.
 const NODES_MAX: u64 = 1_000_000;
 /// Message size.
 const SIZE: Bytes = Bytes::gib(2);
@@ -26,17 +26,18 @@ pub struct SimulatedFabric {
 }
 
 impl SimulatedFabric {
-    /// With a deviation of `irregularity` for every host, every subset of a host, and every count vector.
+    /// A fabric with a standard deviation of `irregularity` for every host, every subset of a host, and every count
+    /// vector.
     pub fn new(cluster: &Cluster, seed: u64, irregularity: f64) -> Result<Self, String> {
         if !(0.0..=truths::IRREGULARITY_MAX).contains(&irregularity) {
-            return Err(format!("an irregularity of {irregularity}; 0 to {} is meant", truths::IRREGULARITY_MAX));
+            return Err(format!("an irregularity of {irregularity}; 0 to {} was expected", truths::IRREGULARITY_MAX));
         }
         let tables = Fabric::with_constants(cluster, Constants::default()).tables();
         Ok(SimulatedFabric {
             about: About {
                 name: NAME.to_owned(),
                 description: format!(
-                    "linkwise's own physics, all-reduce; simulated, seed {seed}, irregularity {} %: of the shape of linkwise's models",
+                    "linkwise's own physics, all-reduce; simulated, seed {seed}, irregularity {} %: the form of linkwise's models",
                     100.0 * irregularity
                 ),
                 cluster: cluster.clone(),
@@ -83,7 +84,7 @@ impl Truth for SimulatedFabric {
     fn noise(&self, _hosts: usize) -> f64 {
         NOISE
     }
-    /// Rings and trees carry at most twice what the tightest host's links and NICs do.
+    /// Rings and trees carry at most twice the bandwidth of the tightest host's links and NICs.
     fn at_most(&self, chosen: Parts, _gpus: usize, irregularity: Irregularity) -> f64 {
         let fabric = self.tables.on(&self.about.cluster);
         let limit = |&(h, m): &(HostId, GpuMask)| {
@@ -122,14 +123,14 @@ impl Truth for SimulatedFabric {
         let merits = masks.iter().map(|m| self.merits(host, *m).unwrap_or_default());
         truths::undominated(masks.iter().copied(), merits)
     }
-    /// Every number appears twice, once negated: only masks with equal numbers are comparable.
+    /// Every number appears twice, once negated, so that only masks with equal numbers are comparable.
     fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
         let t = self.about.cluster.type_of(host);
         let nics = t.nics_touched(mask);
         let touched = (0..t.nics.len()).filter(|i| nics >> i & 1 == 1);
         let ring = self.tables.on(&self.about.cluster).intra(host, mask).ring_gb_per_s;
         let rates = touched.map(|i| self.about.cluster.nic_rate(host, i).gb_per_s());
-        // The count of NICs comes first, so that lists of different lengths never compare equal.
+        // The count of NICs comes first, so that lists of different lengths never are equal.
         let all = [f64::from(nics.count_ones()), ring].into_iter().chain(rates);
         Some(all.flat_map(|v| [v, -v]).collect())
     }

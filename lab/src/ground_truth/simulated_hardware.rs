@@ -9,7 +9,7 @@ use truths::{About, Irregularity, Parts, Truth};
 /// GPUs per host, in host order.
 type HostCounts = Vec<(HostId, u8)>;
 
-/// The simulated hardware of one cluster, all-reduce of one size, without the noise of a reading.
+/// The simulated hardware of one cluster, for all-reduce of one size, without the noise of a reading.
 ///
 /// Across hosts a bandwidth depends only on the GPUs per host, because all GPUs of an H100 host have equal NICs. Each is computed once.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct SimulatedHardware {
 }
 
 impl SimulatedHardware {
-    /// The hardware that a seed chooses. O(hosts x 2^GPUs).
+    /// The hardware with this seed. O(hosts x 2^GPUs).
     pub fn new(cluster: &Cluster, size: Bytes, seed: u64) -> Self {
         let hardware = Hardware { seed, ..Hardware::default() };
         let backend = on_fabric(cluster, hardware);

@@ -1,9 +1,10 @@
-//! LiteGD's switch: the network of a simulated cluster, set by hand.
+//! LiteGD's switch: the network of a simulated cluster with a fixed or random bandwidth.
 //!
-//! The paper (section 6.1): "manually defining inter-host (switch) bandwidths connecting the different simulated hosts", uniform 20, 40
-//! or 60 GB/s, or "a random distribution (between 20GB/s and 40GB/s)"; an allocation gets "the minimum of the intra-host bandwidths
-//! within each involved host segment and the inter-host path bandwidths". It does not say what is drawn. Here every pair of hosts has a
-//! bandwidth of its own, drawn evenly, and an allocation's path is its slowest pair.
+//! The paper (section 6.1): "manually defining inter-host (switch) bandwidths connecting the different simulated
+//! hosts", uniform 20, 40 or 60 GB/s, or "a random distribution (between 20GB/s and 40GB/s)"; an allocation gets "the
+//! minimum of the intra-host bandwidths within each involved host segment and the inter-host path bandwidths". The
+//! paper does not say for which links the random bandwidths are drawn. Here every pair of hosts has a separate
+//! bandwidth, drawn uniformly, and an allocation's path is its slowest pair.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -32,7 +33,7 @@ impl FromStr for Switch {
         match s.parse::<f64>() {
             Ok(v) if v > 0.0 && v <= GB_PER_S_MAX => Ok(Switch::Uniform(v)),
             _ => Err(format!(
-                "`{s}` is no switch: write GB/s between hosts (20, 40, 60) or `random` (20 to 40 per pair of hosts)"
+                "`{s}` is not a switch: write GB/s between hosts (20, 40, 60) or `random` (20 to 40 per pair of hosts)"
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! The one reader of the published tables, and their rows in the form of the truths.
+//! The reader of the published tables, and their rows in the form of the truths.
 
 use console::Failure;
 use std::collections::HashMap;
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use store::{HostMap, Record};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, Host, HostId, HostType};
 
-/// Most hosts of a count vector.
+/// Maximum number of hosts of a count vector.
 const HOSTS_OF_A_ROW: usize = 12;
 
 /// The measured hosts of the H100 cluster: the name in the files, and the host of the built-in cluster (`docs/data.md`).
 pub const H100_HOSTS: [(&str, &str); 4] = [("h100_26", "n0"), ("h100_27", "n1"), ("h100_28", "n2"), ("h100_29", "n3")];
 
-/// [`H100_HOSTS`] for the reader of tables.
+/// [`H100_HOSTS`] as the host map of the table reader.
 ///
 /// # Errors
-/// The cluster has no such hosts.
+/// The cluster does not have these hosts.
 pub fn h100_hosts(cluster: &Cluster) -> Result<HostMap, Failure> {
     let list: Vec<String> = H100_HOSTS.iter().map(|(file, host)| format!("{file}={host}")).collect();
     HostMap::parse(&list.join(","), cluster).map_err(Failure::input)
 }
 
-/// One published CSV table.
+/// Reads one published CSV table.
 pub fn read_table(file: &Path, cluster: &Cluster, map: &HostMap) -> Result<Vec<Record>, Failure> {
     let text = files::read_text(file, store::CSV_FILE_BYTES_MAX)?;
     store::parse_csv(&text, &file.display().to_string(), cluster, map).map_err(Failure::input)
@@ -64,7 +64,7 @@ impl IntraRows {
 pub struct CountKey([u8; HOSTS_OF_A_ROW]);
 
 impl CountKey {
-    /// Of the GPUs per host; none beyond twelve hosts.
+    /// The key of a split; `None` for more than twelve hosts.
     pub fn of(counts: impl Iterator<Item = usize>) -> Option<Self> {
         let mut k = [0u8; HOSTS_OF_A_ROW];
         let mut n = 0;
@@ -94,13 +94,13 @@ pub struct CountRows {
     pub by_counts: HashMap<CountKey, f64>,
 }
 
-/// A cluster of one host, to read a table of its type.
+/// A cluster of one host, for reading a table of its type.
 fn alone(t: HostType, name: &str) -> Cluster {
     let host = Host { name: name.into(), ..Host::default() };
     Cluster { name: name.into(), types: vec![t], hosts: vec![host], ..Cluster::default() }
 }
 
-/// The intra table of a host type in one file whose host is called `name_in_file`. The file must hold one size.
+/// The intra table of a host type from a file that calls the host `name_in_file`. The file must hold one size.
 pub fn read_intra(file: &Path, name_in_file: &str, t: &HostType) -> Result<IntraRows, Failure> {
     let cluster = alone(t.clone(), "n0");
     let map = HostMap::parse(&format!("{name_in_file}=n0"), &cluster).map_err(Failure::input)?;
@@ -116,7 +116,8 @@ pub fn read_intra(file: &Path, name_in_file: &str, t: &HostType) -> Result<Intra
     table.ok_or_else(|| Failure::input(format!("{}: no rows", file.display())))
 }
 
-/// The count vectors over several hosts in one file, by size. Rows of single hosts are left out: the file does not name the host.
+/// The count vectors over several hosts in one file, by size. Rows of single hosts are omitted, because the file does
+/// not name the host.
 pub fn read_counts(file: &Path, cluster: &Cluster) -> Result<Vec<CountRows>, Failure> {
     let mut tables = read_all_counts(file, cluster)?;
     for t in &mut tables {
@@ -126,7 +127,7 @@ pub fn read_counts(file: &Path, cluster: &Cluster) -> Result<Vec<CountRows>, Fai
     Ok(tables)
 }
 
-/// All count vectors in one file, by size, those of single hosts too.
+/// All count vectors in one file, by size, including single hosts.
 pub fn read_all_counts(file: &Path, cluster: &Cluster) -> Result<Vec<CountRows>, Failure> {
     let mut tables: Vec<CountRows> = Vec::new();
     for r in read_table(file, cluster, &HostMap::default())? {

@@ -18,7 +18,7 @@ fn brute(truth: &dyn Truth, free: &[GpuId], k: usize) -> (Option<f64>, bool) {
     (best, missing)
 }
 
-/// Every ground truth that the tables give, on every built-in cluster.
+/// Every ground truth from the tables, on every built-in cluster.
 fn ground_truths(dir: &str) -> Vec<Box<dyn Truth>> {
     let mut all = Vec::new();
     for name in ["h100", "het-ra", "het-va", "het-4mix"] {
@@ -139,7 +139,7 @@ fn the_measured_cluster_has_the_papers_four_points() {
         let parts = [(HostId(2), topology::GpuMask::first(a)), (HostId(1), topology::GpuMask::first(b))];
         truths[1].busbw_gb_per_s(&Allocation::new(parts))
     };
-    // Figure 1 of the paper, as far as the public half has the rows.
+    // Figure 1 of the paper, for the rows in the public half.
     for (a, b, v) in [(4, 4, 337.17), (6, 2, 153.44), (5, 5, 412.49), (8, 2, 157.30)] {
         if let Some(found) = two_hosts(a, b) {
             assert_eq!(found, v, "{a}+{b}");

@@ -1,7 +1,8 @@
 //! BandPilot: tables 2 and 3, figures 1, 2 and 5 to 11, appendix A and the footprint.
 //!
-//! The paper prints curves without numbers; numbers from its text and tables are printed next to ours. H100 is the measured 16 MiB table
-//! (figure 1 and appendix A: 2 GiB); the mixed clusters are composed of measured tables by the paper's rule.
+//! The paper prints curves without numbers; numbers from its text and tables are printed next to linkwise's. H100 is
+//! the measured 16 MiB table (figure 1 and appendix A: 2 GiB); the mixed clusters are composed of measured tables by
+//! the paper's rule.
 
 use super::Effort;
 use crate::evaluation::accuracy::point;
@@ -71,7 +72,7 @@ pub fn reproduce(item: &str, dir: &str, effort: &Effort) -> Result<String, Failu
     }
 }
 
-/// Methods of figure 6, and linkwise's own.
+/// The methods of figure 6, and linkwise's own.
 const FIGURE_6: &str = "bandpilot,ideal-bandpilot,topo,default,random,gp";
 
 fn truth_of(dir: &str, cluster: &str, size: Option<Bytes>) -> Result<Box<dyn Truth>, Failure> {
@@ -281,7 +282,7 @@ fn figure_8(dir: &str, effort: &Effort) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// Share of pairs that two lists order alike, percent; pairs within 2 % of each other are skipped.
+/// Share of pairs that two lists put into the same order, percent; pairs within 2 % of each other are skipped.
 fn agreement(pairs: &[(f64, f64)]) -> f64 {
     let (mut alike, mut all) = (0usize, 0usize);
     for (i, a) in pairs.iter().enumerate() {
@@ -322,7 +323,7 @@ fn figure_11(dir: &str) -> Result<String, Failure> {
     for (name, pairs) in [("inside a host", &single), ("over hosts", &several)] {
         let _ = writeln!(
             out,
-            "  {name:<14} {:>4} sets with both sizes; {:5.1} % of pairs that differ by more than 2 % rank alike",
+            "  {name:<14} {:>4} sets with both sizes; {:5.1} % of pairs that differ by more than 2 % have the same order",
             pairs.len(),
             agreement(pairs)
         );

@@ -1,4 +1,4 @@
-//! The papers' tables and figures: published numbers and ours.
+//! The papers' tables and figures: published numbers and linkwise's.
 
 pub mod bandpilot;
 pub mod litegd;

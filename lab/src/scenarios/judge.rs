@@ -1,8 +1,8 @@
 //! The rule by which BandPilot's public code shares bandwidth among jobs, and the missing rows that follow from its files of requests.
 //!
-//! A running job that shares a host with a choice is merged with it: each side's hosts with the GPUs of both, **by counts** (BandPilot's
-//! code then uses GPUs 0 to n - 1 of a host for n). Every job gets a share of the smaller bandwidth in proportion to the demands.
-//! Every truth in the published files follows from this rule; a test checks it.
+//! A running job that shares a host with a choice is merged with it: each side's hosts with the GPUs of both, **by
+//! counts** (for n GPUs of a host BandPilot's code uses GPUs 0 to n - 1). Every job gets a share of the smaller
+//! bandwidth in proportion to the demands. Every truth in the published files follows from this rule; a test checks it.
 
 use super::reader::{Load, Scenario};
 use crate::ground_truth::PublicCode;
@@ -20,7 +20,7 @@ fn sorted(a: &Allocation) -> Vec<usize> {
 }
 
 impl PublicCode {
-    /// `a` with what `b` has on its hosts, by counts; None if a host has fewer GPUs than that.
+    /// `a` with the GPUs of `b` on its hosts added, by counts; `None` if a host has fewer GPUs than that.
     fn merged(&self, a: &Allocation, b: &Allocation) -> Option<Allocation> {
         let parts = a.parts().iter().map(|&(h, m)| {
             let n = m.count() + b.mask(h).count();
@@ -29,7 +29,7 @@ impl PublicCode {
         parts.collect::<Option<Vec<_>>>().map(Allocation::new)
     }
 
-    /// The merged sets of a choice and the jobs that it meets, and what those jobs use together.
+    /// The merged sets of a choice and the jobs that share hosts with it, and the total demand of these jobs.
     fn meetings(&self, s: &Scenario, a: &Allocation) -> (Vec<Allocation>, f64) {
         let mut sets = Vec::new();
         let mut demand = 0.0;
@@ -46,7 +46,7 @@ impl PublicCode {
         (sets, demand)
     }
 
-    /// Bandwidth of a choice among the running jobs, GB/s; `None` where a missing row could matter.
+    /// Bandwidth of a choice among the running jobs, GB/s; `None` if a missing row could matter.
     pub fn shared(&self, s: &Scenario, a: &Allocation) -> Option<f64> {
         let alone = self.alone(a)?;
         let (sets, others) = self.meetings(s, a);
@@ -62,7 +62,7 @@ impl PublicCode {
     /// Returns the number of rows added.
     pub fn recover(&mut self, scenarios: &[Scenario]) -> usize {
         if !self.intra().is_empty() {
-            return 0; // a truth there hardly ever tells a row
+            return 0; // there a truth rarely determines a row
         }
         let before = self.recovered();
         for s in scenarios {
@@ -91,14 +91,15 @@ impl PublicCode {
                     }
                     let Some(alone) = self.alone(&a).filter(|v| *v > 0.0) else { continue };
                     if truth >= alone - INTEGER_TOLERANCE {
-                        continue; // nothing was shared out: the capacity is only known to suffice
+                        continue; // no bandwidth was shared: the capacity is only known to suffice
                     }
                     let capacity = truth * (alone + others) / alone;
                     let whole = capacity.round();
                     if (capacity - whole).abs() > INTEGER_TOLERANCE * whole.max(1.0) {
                         continue;
                     }
-                    // The capacity is the smallest of the sets. If the known ones are larger, it is that of the only unknown set.
+                    // The capacity is the smallest of all sets. If the known ones are larger, it is that of the only
+                    // unknown set.
                     let unknown: Vec<_> = sets.iter().filter(|m| self.alone(m).is_none()).collect();
                     let met = sets.iter().any(|m| self.alone(m) == Some(whole));
                     let all_alike = unknown.windows(2).all(|w| sorted(w[0]) == sorted(w[1]));
@@ -116,7 +117,7 @@ impl PublicCode {
         }
     }
 
-    /// Bandwidth of a choice among the running jobs: by the rule, or of an equivalent choice in the file.
+    /// Bandwidth of a choice among the running jobs: by the rule, or from an equivalent choice in the file.
     pub fn judge(&self, s: &Scenario, a: &Allocation) -> Option<f64> {
         let by_counts = self.intra().is_empty();
         let alike = |b: &Allocation| match by_counts {

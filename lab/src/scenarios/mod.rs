@@ -1,4 +1,5 @@
-//! `linkwise-lab evaluate --scenarios FILE`: answers the requests of a file again and judges them by the same truth.
+//! `linkwise-lab evaluate --scenarios FILE`: answers the requests of a file again and judges the answers by the same
+//! truth.
 
 mod judge;
 mod reader;
@@ -18,17 +19,17 @@ use topology::Cluster;
 /// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct ScenarioArgs {
-    /// Requests with the choices of others, JSON Lines.
+    /// Requests with the choices of other methods, JSON Lines.
     pub file: PathBuf,
-    /// The folder with the tables of truth; None: the file's own.
+    /// The folder with the tables of the truth; `None`: the file's folder.
     pub truth: Option<PathBuf>,
     /// Readings over several hosts that the model learns from.
     pub samples: usize,
-    /// How they are chosen.
+    /// Their sampling design.
     pub design: DesignKind,
     /// Seeds, each with its own readings.
     pub seeds: Vec<u64>,
-    /// Output.
+    /// Output format.
     pub format: Format,
 }
 

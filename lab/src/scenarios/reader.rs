@@ -1,37 +1,38 @@
-//! Files of requests with the choices of others: one JSON object a line, as BandPilot's code was replayed (`docs/data.md`).
+//! Files of requests with the choices of other methods: one JSON object per line, from a replay of BandPilot's code
+//! (`docs/data.md`).
 
 use std::collections::BTreeMap;
 use topology::{Allocation, Cluster};
 
-/// Largest file.
+/// Largest file, bytes.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
-/// Longest line.
+/// Longest line, bytes.
 pub const LINE_BYTES_MAX: usize = 256 << 10;
-/// Most requests in a file.
+/// Maximum number of requests in a file.
 pub const REQUESTS_MAX: usize = 100_000;
-/// Most running jobs in a request.
+/// Maximum number of running jobs in a request.
 pub const JOBS_MAX: usize = 32;
-/// Most other choosers in a request.
+/// Maximum number of other methods in a request.
 pub const PEERS_MAX: usize = 32;
-/// Largest rate that is taken seriously, GB/s.
+/// Largest accepted rate, GB/s.
 const RATE_MAX: f64 = 1e6;
-/// Longest name that is kept.
+/// Longest stored name, characters.
 const NAME_CHARS_MAX: usize = 200;
 
-/// How much the running jobs use.
+/// The load of the running jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
-    /// Nothing: they hold their GPUs only.
+    /// The jobs hold their GPUs and use no bandwidth.
     Idle,
-    /// 25 to 75 % of what they can.
+    /// 25 to 75 % of their possible bandwidth.
     Common,
-    /// All that they can.
+    /// All of their possible bandwidth.
     Intensive,
 }
 
 impl Load {
-    /// All, from least to most.
+    /// All loads, ascending.
     pub const ALL: [Load; 3] = [Load::Idle, Load::Common, Load::Intensive];
 }
 
@@ -40,27 +41,27 @@ impl Load {
 pub struct Background {
     /// Its GPUs.
     pub gpus: Allocation,
-    /// What it would have alone, GB/s.
+    /// Its bandwidth without other jobs, GB/s.
     pub standalone_gb_per_s: f64,
-    /// What it uses, GB/s; means nothing where the load is idle.
+    /// The bandwidth that it uses, GB/s; no meaning for an idle load.
     pub demand_gb_per_s: f64,
 }
 
-/// What another method chose.
+/// The choice of another method.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peer {
     pub name: String,
-    /// Its choice.
+    /// The chosen GPUs.
     pub gpus: Allocation,
-    /// What that has under the running jobs, GB/s.
+    /// Their bandwidth next to the running jobs, GB/s.
     pub truth_gb_per_s: f64,
-    /// What it would have alone, GB/s, uncut, where the file tells.
+    /// Their bandwidth without other jobs, GB/s, not truncated, if the file has it.
     pub standalone_gb_per_s: Option<f64>,
-    /// Processor time of the decision.
+    /// Processor time of the decision, milliseconds.
     pub cpu_ms: Option<f64>,
 }
 
-/// A request with everything that the file knows about it.
+/// A request with all data of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     pub id: String,
@@ -70,13 +71,13 @@ pub struct Scenario {
     pub load: Load,
     /// GPUs to choose from.
     pub available: Allocation,
-    /// Jobs that run.
+    /// Running jobs.
     pub background: Vec<Background>,
-    /// Best possible, GB/s.
+    /// Best possible bandwidth, GB/s.
     pub optimum_gb_per_s: f64,
-    /// GPUs per host of a choice that has it, where the file tells.
+    /// GPUs per host of a choice with this bandwidth, if the file has it.
     pub optimum_counts: Option<Vec<u8>>,
-    /// What others chose, in the order of the file (BandPilot first).
+    /// The choices of the other methods, in the order of the file (BandPilot first).
     pub peers: Vec<Peer>,
 }
 
@@ -84,11 +85,11 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{file}, line {line}: {what}")]
 pub struct ReadError {
-    /// The file as it was named.
+    /// The file's name, as the caller gave it.
     pub file: String,
-    /// RequestLine, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What is wrong, and what was expected.
+    /// The found value and the expected value.
     pub what: String,
 }
 
@@ -124,7 +125,7 @@ struct LinePeer {
     cpu_ms: Option<f64>,
 }
 
-/// `["n0:1", "n0:2"]` or `"n0:1 n0:2"`.
+/// The forms `["n0:1", "n0:2"]` and `"n0:1 n0:2"`.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum Gpus {
@@ -141,8 +142,9 @@ impl Gpus {
     }
 }
 
-/// Reads a file's text. `cluster_of` gives the cluster of a name in the file, or why there is none; lines of several clusters may mix.
-/// Each list belongs to one cluster, in the order of first appearance. Blank lines are passed over; the first bad line is the error.
+/// Reads a file's text. `cluster_of` gives the cluster of a name in the file, or the reason why there is none. A file
+/// may contain lines of several clusters. Each returned list belongs to one cluster, in the order of first appearance.
+/// Blank lines are skipped; the first bad line is the error.
 pub fn parse<'c>(
     text: &str,
     file: &str,
@@ -165,7 +167,7 @@ pub fn parse<'c>(
         }
         let raw: RequestLine = serde_json::from_str(line).map_err(|e| {
             let e = e.to_string();
-            // serde_json counts lines inside this one line.
+            // serde_json counts lines inside this line.
             error(n, format!("{}; expected a JSON object of a request", e.replace(" at line 1 column", " at column")))
         })?;
         let cluster = cluster_of(&raw.cluster).map_err(|e| error(n, format!("field `cluster`: {e}")))?;
@@ -182,7 +184,7 @@ pub fn parse<'c>(
     Ok(out)
 }
 
-/// Reads the fields of one request. Errors name the request and the field.
+/// Reads the fields of one request. An error contains the request and the field.
 struct Fields<'a> {
     id: String,
     cluster: &'a Cluster,
@@ -202,7 +204,7 @@ impl Fields<'_> {
         g.allocation(self.cluster).map_err(|e| self.error(field, e))
     }
 
-    /// The running jobs: no two share a GPU, and none has an available one.
+    /// The running jobs. It is an error if two jobs share a GPU or if a job has an available GPU.
     fn background(&self, jobs: &[LineBackground], available: &Allocation) -> Result<Vec<Background>, String> {
         if jobs.len() > JOBS_MAX {
             return Err(format!("request `{}`: {} running jobs; at most {JOBS_MAX}", self.id, jobs.len()));
@@ -225,7 +227,7 @@ impl Fields<'_> {
         Ok(out)
     }
 
-    /// What another method chose of the available GPUs.
+    /// The choice of another method among the available GPUs.
     fn peer(&self, name: &str, p: &LinePeer, k: usize, available: &Allocation) -> Result<Peer, String> {
         let field = format!("{name}.gpus");
         let gpus = self.gpus(&field, &p.gpus)?;

@@ -1,4 +1,4 @@
-//! Learning from a few readings, then deciding every request of a file.
+//! Learns from a few readings, then decides every request of a file.
 
 use super::reader::{Load, Scenario};
 use crate::ground_truth::PublicCode;
@@ -14,18 +14,19 @@ use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Collective, GpuMask, HostId};
 use truths::Truth;
 
-/// More allocations than samples are drawn where a design may name rows that the table lacks.
+/// Number of allocations drawn per sample, because a design may choose rows that the table lacks.
 const DRAWS_PER_SAMPLE: usize = 4;
 
-/// Every request is answered so many times; the quickest counts, so that other work on the machine does not.
+/// Number of times that every request is answered. The fastest answer counts, so that other work on the machine has
+/// little influence.
 const TIMED: usize = 3;
 
-/// How to replay.
+/// Settings of a replay.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Readings over several hosts that the model learns from.
     pub samples: usize,
-    /// How they are chosen; `random` takes rows of the table evenly, without repetition.
+    /// Their sampling design. `random` draws rows of the table uniformly, without repetition.
     pub design: DesignKind,
 }
 
@@ -34,9 +35,9 @@ pub struct Settings {
 pub struct Decided {
     /// The choice.
     pub choice: Allocation,
-    /// What it has, GB/s; None where the tables do not tell.
+    /// The bandwidth of the choice, GB/s; `None` if the tables do not determine it.
     pub truth_gb_per_s: Option<f64>,
-    /// How long the decision took, microseconds.
+    /// Time of the decision, microseconds.
     pub us: f64,
 }
 
@@ -45,9 +46,9 @@ pub struct Decided {
 pub struct Replay {
     /// The decisions.
     pub decided: Vec<Decided>,
-    /// Readings over several hosts that were really there to learn from.
+    /// Number of readings over several hosts that the table had.
     pub samples: usize,
-    /// Seconds to fit.
+    /// Time of the fit, seconds.
     pub fit_s: f64,
 }
 
@@ -55,7 +56,8 @@ fn measured(a: Allocation, gb_per_s: f64) -> Measurement {
     Measurement::new(a, Collective::AllReduce, SIZE, Bandwidth::from_gb_per_s(gb_per_s), Source::Published)
 }
 
-/// Readings over several hosts, by design. The table's rows only: nothing that was recovered from files of requests.
+/// Readings over several hosts, by design. They come from the table only, never from rows recovered from files of
+/// requests.
 pub fn samples(truth: &PublicCode, settings: &Settings, seed: u64) -> Vec<Measurement> {
     let cluster = truth.cluster();
     let n = settings.samples;
@@ -78,7 +80,7 @@ pub fn samples(truth: &PublicCode, settings: &Settings, seed: u64) -> Vec<Measur
     let mut out = Vec::new();
     while out.len() < n && !rows.is_empty() {
         let row = rows.swap_remove(below(&mut rng, rows.len()));
-        // Which host gives which count, and which GPUs, is drawn as well.
+        // The order of hosts and the GPUs of each host are drawn, too.
         let mut hosts: Vec<HostId> = cluster.host_ids().collect();
         let parts: Vec<(HostId, GpuMask)> = row
             .counts()
@@ -96,7 +98,7 @@ pub fn samples(truth: &PublicCode, settings: &Settings, seed: u64) -> Vec<Measur
     out
 }
 
-/// Everything that a model may learn from: tables of single hosts and the samples.
+/// All readings for a model: tables of single hosts and the samples.
 pub fn lessons(truth: &PublicCode, inside: &[Measurement], settings: &Settings, seed: u64) -> Vec<Measurement> {
     let mut out: Vec<Measurement> = inside.to_vec();
     for (h, table) in truth.intra().iter().enumerate() {
@@ -106,11 +108,11 @@ pub fn lessons(truth: &PublicCode, inside: &[Measurement], settings: &Settings, 
     out
 }
 
-/// A request as the file states it. Running jobs of an idle load use nothing.
+/// A request as in the file. Running jobs of an idle load use no bandwidth.
 pub fn request(s: &Scenario) -> Request {
     let mut r = Request::new(s.k, s.available.clone(), SIZE);
-    r.slack = place::Slack::NONE; // judged by bandwidth alone
-    r.contention = Contention::MergeBy(&papers::bandpilot::MERGE_COUNTS); // the truth's own rule
+    r.slack = place::Slack::NONE; // judged by bandwidth only
+    r.contention = Contention::MergeBy(&papers::bandpilot::MERGE_COUNTS); // the rule of the truth
     r.jobs = s
         .background
         .iter()
@@ -125,7 +127,7 @@ pub fn request(s: &Scenario) -> Request {
     r
 }
 
-/// Learns and fits. Nominal constants of the physics: the shipped ones were fitted on published tables.
+/// Fits a model. The physics has nominal constants, because the shipped ones were fitted on published tables.
 pub fn learn(truth: &PublicCode, inside: &[Measurement], settings: &Settings, seed: u64) -> Result<Model, String> {
     let rows = lessons(truth, inside, settings, seed);
     let options = FitOptions::of(Kind::Gp).constants(fabric::Constants::unfitted());
@@ -153,7 +155,7 @@ pub fn decide(truth: &PublicCode, model: &dyn BandwidthModel, scenarios: &[Scena
         .collect()
 }
 
-/// One seed.
+/// Replays one seed.
 pub fn replay(
     truth: &PublicCode,
     inside: &[Measurement],

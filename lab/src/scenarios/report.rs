@@ -1,4 +1,4 @@
-//! The outcome of a replay, as text and as JSON.
+//! The result of a replay, as text and as JSON.
 
 use super::reader::{Load, Scenario};
 use super::replay::{Replay, Settings};
@@ -8,7 +8,7 @@ use lab_kit::output::table;
 use topology::Allocation;
 use truths::Truth;
 
-/// Requests listed with the lowest GBE.
+/// Number of listed requests with the lowest GBE.
 const LOWEST: usize = 10;
 
 /// One method on one set of requests.
@@ -16,15 +16,15 @@ const LOWEST: usize = 10;
 pub struct MethodLine {
     /// The method.
     pub method: String,
-    /// All loads.
+    /// Over all loads.
     pub all: Summary,
-    /// By load: idle, common, intensive; none where there is no such request.
+    /// By load: idle, common, intensive; none without such requests.
     pub by_load: Vec<(Load, Option<Summary>)>,
     /// Median processor or wall time of a decision, milliseconds.
     pub decision_ms_median: Option<f64>,
 }
 
-/// Everything about one cluster's requests.
+/// The results on one cluster's requests.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ScenarioReport {
     pub cluster: String,
@@ -32,25 +32,25 @@ pub struct ScenarioReport {
     pub requests: usize,
     /// Seeds.
     pub seeds: Vec<u64>,
-    /// Readings over several hosts that were asked for, and those that the table had.
+    /// Requested readings over several hosts, and those that the table had.
     pub samples: (usize, usize),
-    /// How they were chosen.
+    /// Their sampling design.
     pub design: &'static str,
-    /// Rows of the table, and rows that the file itself gave away (for judging only).
+    /// Rows of the table, and rows recovered from the file (for judging only).
     pub rows: (usize, usize),
-    /// Decisions that cannot be judged because a row is missing: left out for every method.
+    /// Decisions that cannot be judged because a row is missing. Their requests are left out for every method.
     pub unresolved: usize,
     /// Requests that are left out because at least one seed's choice cannot be judged.
     pub requests_left_out: Vec<String>,
-    /// Choices that are better than the file's optimum (it and the tables then disagree).
+    /// Number of choices that are better than the file's optimum (in these cases the file and the tables disagree).
     pub beyond_optimum: usize,
-    /// linkwise first, then the file's.
+    /// linkwise first, then the methods of the file.
     pub methods: Vec<MethodLine>,
     /// Requests where linkwise's GBE is lowest: name, GBE in percent, the choice's counts.
     pub lowest: Vec<(String, f64, String)>,
     /// Microseconds per decision: median and 99th percentile.
     pub decision_us: (f64, f64),
-    /// How many times as long BandPilot's recorded decisions took on a processor, by the medians.
+    /// BandPilot's recorded processor time per decision over linkwise's time, by the medians.
     pub bandpilot_over_ours: Option<f64>,
     /// Seconds per fit, mean.
     pub fit_s: f64,
@@ -66,12 +66,13 @@ fn line(method: &str, gbe: &[(Load, f64)], ms: &mut [f64]) -> Option<MethodLine>
     })
 }
 
-/// What choices are compared with.
+/// The reference of the comparison of choices.
 struct Scale<'a> {
     scenarios: &'a [Scenario],
-    /// The requests of which every seed's choice can be judged.
+    /// Indices of the requests for which the choice of every seed can be judged.
     kept: Vec<usize>,
-    /// Of every request. Where a choice beats the file's optimum, the best choice is the best possible one that is known.
+    /// Best known bandwidth of every request, GB/s. If a choice is better than the file's optimum, the best choice counts as
+    /// the optimum.
     best_gb_per_s: Vec<f64>,
 }
 
@@ -95,7 +96,7 @@ impl<'a> Scale<'a> {
         100.0 * gb_per_s / self.best_gb_per_s[request]
     }
 
-    /// The lines of the file's methods, in the order of first appearance.
+    /// One line for each method of the file, in the order of first appearance.
     fn peer_lines(&self) -> Vec<MethodLine> {
         let mut names: Vec<&str> = Vec::new();
         for p in self.scenarios.iter().flat_map(|s| &s.peers) {
@@ -113,14 +114,14 @@ impl<'a> Scale<'a> {
         names.into_iter().filter_map(peer_line).collect()
     }
 
-    /// Every judged choice of linkwise: the request, the choice and its bandwidth.
+    /// Every judged choice of linkwise: index of the request, allocation, bandwidth in GB/s.
     fn choices<'r>(&self, replays: &'r [Replay]) -> impl Iterator<Item = (usize, &'r Allocation, f64)> {
         replays.iter().flat_map(|r| {
             self.kept.iter().filter_map(|&i| Some((i, &r.decided[i].choice, r.decided[i].truth_gb_per_s?)))
         })
     }
 
-    /// The requests where linkwise's GBE is lowest, each with its worst choice.
+    /// The requests with the lowest GBE of linkwise, each with its worst choice.
     fn lowest(&self, truth: &PublicCode, replays: &[Replay]) -> Vec<(String, f64, String)> {
         let counts = |choice: &Allocation| {
             let counts = truth.cluster().host_ids().map(|h| choice.mask(h).count().to_string());
@@ -136,7 +137,7 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// Sums up.
+/// Summarises a replay.
 pub fn report(
     truth: &PublicCode,
     scenarios: &[Scenario],
@@ -174,7 +175,7 @@ pub fn report(
     }
 }
 
-/// Prints it as text.
+/// Prints a report as text.
 pub fn print(r: &ScenarioReport) {
     let paragraph = |text: &str| print!("{}", console::wrap(text, 2));
     paragraph(&format!(

@@ -1,4 +1,5 @@
-//! Reading, the rule of truth against every published choice, and the floor on the published requests.
+//! Tests of the reader, of the rule against every published choice, and of the minimum quality on the published
+//! requests.
 
 use super::reader::{LINE_BYTES_MAX, ReadError, Scenario, parse};
 use super::replay::{Settings, decide, learn, samples};
@@ -58,7 +59,7 @@ fn a_bad_line_is_one_error_that_names_line_and_field() {
 
 proptest! {
     #[test]
-    fn whatever_stands_in_a_file_reading_it_does_not_panic(
+    fn no_content_of_a_file_makes_the_reader_panic(
         noise in ".{0,200}", at in 0usize..700, len in 0usize..20, byte in any::<char>(),
     ) {
         let _ = read(&noise);
@@ -70,7 +71,7 @@ proptest! {
     }
 }
 
-/// The published requests of a cluster and the truth that they are judged by.
+/// The published requests of a cluster and the truth that judges them.
 fn published(test: &str, file: &str) -> Option<(PublicCode, Vec<Scenario>, Vec<store::Measurement>)> {
     let dir = lab_kit::published::published_tables(test)?;
     let text = std::fs::read_to_string(dir.join(file)).unwrap();
@@ -81,7 +82,7 @@ fn published(test: &str, file: &str) -> Option<(PublicCode, Vec<Scenario>, Vec<s
     let mut truth = PublicCode::load(&dir, public_code::cluster(&name).unwrap()).unwrap();
     let inside = truth.measured_inside(&dir).unwrap();
     let told = [dir.join("multihost_h100_2gib_half.csv")].iter().map(PathBuf::as_path).all(|p| p.is_file());
-    assert!(told, "the half table lies beside the requests");
+    assert!(told, "the folder of the requests holds the half table");
     truth.recover(&scenarios);
     Some((truth, scenarios, inside))
 }
@@ -106,7 +107,7 @@ fn every_published_truth_follows_from_the_rule_wherever_rows_exist() {
 }
 
 #[test]
-fn on_the_published_requests_the_floor_is_kept() {
+fn the_published_requests_keep_the_minimum_quality() {
     for (file, n, floor) in [
         ("peer-scenarios-h100.jsonl", 250, (99.9, 100.0, 90.0)),
         ("peer-scenarios-h100.jsonl", 100, (99.4, 99.0, 77.0)),
@@ -126,7 +127,7 @@ fn on_the_published_requests_the_floor_is_kept() {
 }
 
 #[test]
-fn samples_are_rows_of_the_table_and_nothing_that_a_file_of_requests_gave_away() {
+fn samples_are_rows_of_the_table_and_never_rows_recovered_from_requests() {
     let Some((truth, ..)) = published("samples", "peer-scenarios-h100.jsonl") else { return };
     let rows = |seed| samples(&truth, &Settings { samples: 40, design: DesignKind::Random }, seed);
     let (a, b) = (rows(1), rows(1));

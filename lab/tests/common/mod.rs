@@ -1,5 +1,5 @@
-//! Shared by the tests of `linkwise-lab`. Repeats lines of `crates/linkwise/tests/common`: each runs the binary of its own package, which
-//! only that package's tests can name.
+//! Helpers for the tests of `linkwise-lab`. They repeat lines of `crates/linkwise/tests/common`, because only the tests
+//! of a package can run its binary.
 #![allow(dead_code)] // every test binary uses its own part
 
 use assert_cmd::Command;
@@ -19,7 +19,7 @@ pub fn said(mut command: Command) -> (i32, String, String) {
     (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
 }
 
-/// A folder that goes away with the test.
+/// A folder that is removed after the test.
 pub struct Folder(pub tempfile::TempDir);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! The trial's throughput: one run of a policy through one simulated environment.
+//! Throughput of the trial: one run of a policy through one simulated environment.
 
 use trial::{Curve, Noise, Spec, run};
 use tune::{PolicyOptions, build};

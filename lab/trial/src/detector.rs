@@ -1,15 +1,15 @@
-//! Detection of overlap from times alone, and its limit.
+//! Detection of overlap from times only, and its limit.
 
 use crate::environment::{Environment, Noise, Simulated, Spec};
 use tune::overlap::{OverlapDetector, RegimeFilter};
 
-/// Steps of the probabilities that a receiver operating curve is drawn from.
+/// Steps of the probability in a receiver operating curve.
 const BINS: usize = 200;
 
 /// Calls of one run, by their true state and the state that was predicted just before the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detection {
-    /// Overlapped, predicted so.
+    /// Overlapped, predicted overlapped.
     pub hits: u64,
     /// Alone, predicted overlapped.
     pub false_alarms: u64,
@@ -34,13 +34,13 @@ impl Detection {
         (said > 0).then(|| self.hits as f64 / said as f64)
     }
 
-    /// Share of the overlapped calls that was predicted so; `None` if there were none.
+    /// Share of the overlapped calls that were predicted overlapped; `None` if there were none.
     pub fn recall(&self) -> Option<f64> {
         let were = self.hits + self.misses;
         (were > 0).then(|| self.hits as f64 / were as f64)
     }
 
-    /// Share of the calls alone that was predicted overlapped.
+    /// Share of the calls alone that were predicted overlapped.
     pub fn false_alarm_rate(&self) -> Option<f64> {
         let were = self.false_alarms + self.quiet;
         (were > 0).then(|| self.false_alarms as f64 / were as f64)
@@ -106,9 +106,9 @@ fn log_density(noise: &Noise, time_us: f64, mean_us: f64) -> Option<f64> {
     Some(density.max(f64::MIN_POSITIVE).ln())
 }
 
-/// Plays one arm through an environment and queries two predictors before every call: the detector, and a [`RegimeFilter`] that knows both
-/// levels and the noise. The filter is the limit of any prediction from times without knowledge of the phases; it is absent where the
-/// noise has no formula.
+/// Plays one arm through an environment and queries two predictors before every call: the detector, and a
+/// [`RegimeFilter`] that knows both levels and the noise. The filter is the limit of any prediction from times without
+/// knowledge of the phases. It is absent if the noise has no formula.
 pub fn detect(spec: &Spec, arm: usize, seed: u64) -> [Detection; 2] {
     let mut environment = Simulated::new(spec, seed);
     let mut detector = OverlapDetector::new(spec.arms.len());

@@ -6,13 +6,14 @@ use tune::arm::Arm;
 use tune::objective::Objective;
 use tune::policy::Context;
 
-/// The calls of one key, one after another. The trial calls [`begin`](Environment::begin) once per call, in order, then draws.
+/// The calls of one key, one after another. The trial calls [`begin`](Environment::begin) once per call, in order, and
+/// then draws times.
 pub trait Environment {
-    /// The arms, AUTO among them.
+    /// The arms, including AUTO.
     fn arms(&self) -> &[Arm];
 
-    /// Moves to a call; `in_use` is the arm that the policy uses when it does not explore. True where the truth changes with this
-    /// call (a step, not drift).
+    /// Moves to a call; `in_use` is the arm that the policy uses when it does not explore. Returns true if the true
+    /// times change with this call (a step, not drift).
     fn begin(&mut self, call: u64, in_use: usize) -> bool;
 
     /// The context of the current call.
@@ -24,12 +25,12 @@ pub trait Environment {
     /// The expected time of an arm at the current call, microseconds: the truth.
     fn mean_us(&self, arm: usize) -> f64;
 
-    /// Notes that the current call runs with an arm. First uses follow from these notes alone, not from queries of times.
+    /// Records that the current call runs with an arm. Only these records determine first uses, not queries of times.
     fn use_arm(&mut self, arm: usize);
 
-    /// The time of the current call with an arm, microseconds; the time of a first use if the call is the first noted for the arm. Two
-    /// queries for one call and arm give the same time; times of different arms are independent, as in an interleaved comparison with
-    /// AUTO.
+    /// The time of the current call with an arm, microseconds; the time of a first use if the call is the first one
+    /// recorded for the arm. Two queries for one call and arm give the same time. Times of different arms are
+    /// independent, as in an interleaved comparison with AUTO.
     fn time_us(&self, arm: usize) -> f64;
 
     /// Whether the reading of the current call is lost.
@@ -57,12 +58,13 @@ pub enum Noise {
     },
     /// The shape of these raw values, drawn with replacement; an arm scales them all.
     Resampled(Arc<[f64]>),
-    /// Every arm has raw values of its own in microseconds, in the order of the arms, drawn with replacement.
+    /// Every arm has separate raw values in microseconds, in the order of the arms, drawn with replacement.
     PerArm(Arc<[Vec<f64>]>),
 }
 
 impl Noise {
-    /// The two modes that a published reward log shows for one and the same arm, near 110 and 295 ms, about half the calls in each.
+    /// The two modes that a published reward log shows for the same arm, near 110 and 295 ms, with about half of the
+    /// calls in each.
     pub const BANDIT_LOG: Noise = Noise::TwoModes { low: 110.0, high: 295.0, share_high: 0.5, cv: 0.15 };
 
     /// One draw with mean 1; for [`Noise::PerArm`] the arm's own shape.
@@ -83,14 +85,14 @@ impl Noise {
     }
 }
 
-/// A step in the truth.
+/// A step in the true times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
     /// The arm in use at that call takes this many times as long from then on.
     InUse(f64),
-    /// The slowest-ranked arm that is neither in use nor AUTO gets this factor, and is lifted to AUTO's level first.
+    /// The slowest arm that is neither in use nor AUTO is first set to AUTO's level and then multiplied by this factor.
     Unused(f64),
-    /// The job moves to other nodes: the levels are shuffled among all arms, AUTO included.
+    /// The job moves to other nodes: the levels are shuffled among all arms, including AUTO.
     OtherNodes,
 }
 
@@ -101,16 +103,16 @@ pub struct Overlap {
     pub means_us: Vec<f64>,
     /// Calls of one phase; phases alternate, isolated first.
     pub phase_calls: u64,
-    /// Policies get the phase as context; otherwise they must infer it.
+    /// True if policies get the phase as context; otherwise they must infer it.
     pub is_told: bool,
 }
 
-/// An environment, described.
+/// The description of an environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     /// Its name on the command line.
     pub name: String,
-    /// The arms; AUTO is among them.
+    /// The arms, including AUTO.
     pub arms: Vec<Arm>,
     /// Mean times, microseconds, in the order of the arms.
     pub means_us: Vec<f64>,
@@ -122,11 +124,11 @@ pub struct Spec {
     pub drift_per_1000: f64,
     /// The call of a change, and the change.
     pub change: Option<(u64, Change)>,
-    /// The first call with an arm takes this many times as long (connections, graphs); 1 for none.
+    /// The first call with an arm takes this many times as long (connections, graphs); 1: no effect.
     pub first_use_factor: f64,
     /// Share of readings that never arrive.
     pub lost: f64,
-    /// Calls decided at once before any of their readings arrives; 1 = each reading arrives before the next call.
+    /// Calls decided at once before any of their readings arrives; 1: each reading arrives before the next call.
     pub epoch_calls: u64,
     /// Phases of overlap.
     pub overlap: Option<Overlap>,
@@ -134,14 +136,15 @@ pub struct Spec {
     pub calls: u64,
     /// An arm is right if its mean is at most this share above the best.
     pub right_within: f64,
-    /// Calls before a policy counts as settled: the cost of looking is counted from here to the end or the change.
+    /// Calls before a policy counts as settled. The cost of exploration is counted from here to the end or the change.
     pub settled_at: u64,
-    /// Scores use expected times under this objective. Policies have an objective of their own.
+    /// The objective of the scores. Policies have a separate objective.
     pub objective: Objective,
 }
 
 impl Spec {
-    /// Arms with AUTO last, means relative to AUTO's `auto_us`, shuffled, every reading in time, 2,000 calls.
+    /// A description with AUTO as the last arm, means relative to AUTO's `auto_us`, shuffled, every reading in time,
+    /// 2,000 calls.
     pub fn new(name: impl Into<String>, auto_us: f64, levels: &[f64], noise: Noise) -> Spec {
         let arms = some_arms(levels.len());
         Spec {
@@ -185,14 +188,14 @@ pub struct Simulated {
 
 /// Calls from here on belong to measurements before the job.
 const OFFLINE: u64 = 1 << 48;
-/// Streams of one seed that are not calls.
+/// Random streams of one seed that do not belong to calls.
 const LEVELS: u64 = u64::MAX;
 const NODES: u64 = u64::MAX - 1;
 /// Random streams per call: one for each arm and one for the loss of the reading.
 const STREAMS_PER_CALL: u64 = tune::ledger::ARMS_MAX as u64 + 1;
 
 impl Simulated {
-    /// The environment of a seed.
+    /// The environment with this seed.
     pub fn new(spec: &Spec, seed: u64) -> Self {
         let auto = spec.arms.iter().position(|a| a.is_auto()).unwrap_or(0);
         let mut means_us = spec.means_us.clone();
@@ -207,8 +210,8 @@ impl Simulated {
         Simulated { spec: spec.clone(), seed, auto, means_us, first_use, call: 0 }
     }
 
-    /// An offline measurement on the same nodes before the job: `count` readings of every arm alone, after warm-up,
-    /// microseconds. Independent of the calls' draws.
+    /// An offline measurement on the same nodes before the job: `count` readings of every arm alone after warm-up,
+    /// microseconds. Independent of the calls' random numbers.
     pub fn offline_us(&self, count: u64) -> Vec<Vec<f64>> {
         let one = |arm: usize, i: u64| {
             let mut random = Random::of(self.seed, (OFFLINE + i) * STREAMS_PER_CALL + arm as u64);

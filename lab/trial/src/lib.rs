@@ -1,9 +1,10 @@
-//! Trials of tuning policies in environments whose truth is known. All of it is simulated, and every output says so.
+//! Trials of tuning policies in environments whose true times are known. Everything is simulated, and every output says
+//! so.
 //!
-//! An [`Environment`] gives the time of each call; a [`Spec`] with a seed makes a [`Simulated`] environment.
-//! [`run`] plays one policy (or one per rank) through one environment and returns an [`Outcome`]; a [`Score`] sums up many.
-//! [`targets`] lists the targets of a policy; [`policies`] are those of `tune` and those for comparison. Pure: same
-//! spec, policy and seed, same outcome; callers run seeds in parallel.
+//! An [`Environment`] gives the time of each call; a [`Spec`] with a seed makes a [`Simulated`] environment. [`run`]
+//! plays one policy (or one per rank) through one environment and returns an [`Outcome`]; a [`Score`] summarises many
+//! outcomes. [`targets`] lists the targets of a policy; [`policies`] holds those of `tune` and those for comparison.
+//! Pure: the same spec, policy and seed give the same outcome. Callers run seeds in parallel.
 
 mod detector;
 mod environment;

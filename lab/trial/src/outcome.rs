@@ -1,6 +1,6 @@
 //! The outcome of one run.
 
-/// One call with its truth.
+/// One call with its true times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
     pub arm: usize,
@@ -8,7 +8,7 @@ pub(crate) struct Call {
     /// The arm in use is AUTO.
     pub is_auto: bool,
     pub is_explore: bool,
-    /// The truth changed with this call.
+    /// The true times changed with this call.
     pub is_change: bool,
     /// The arm in use is the best one, or as good.
     pub is_right: bool,
@@ -23,26 +23,27 @@ pub(crate) struct Call {
     pub auto_us: f64,
 }
 
-/// Calls for which an arm must stay in use to count as decided or recovered.
+/// Number of calls for which an arm must stay in use to count as decided or recovered.
 const STAYS_CALLS: usize = 50;
-/// An arm this many times slower than the arm in use is recognisably bad.
+/// From this ratio to the arm in use on, an arm is recognisably slow.
 pub const SLOW_FACTOR: f64 = 1.5;
-/// An arm this many times slower is certainly bad: noisy readings of an arm at 1.55 may average 1.45, those of one at 2 do not.
+/// From this ratio on, an arm is certainly slow: noisy readings of an arm at 1.55 may average 1.45, those of an arm at
+/// 2 do not.
 pub const CLEARLY_SLOW_FACTOR: f64 = 2.0;
-/// Calls over which looks at slow arms are counted.
+/// Number of calls in which the explorations of slow arms are counted.
 pub const LOOKS_CALLS: usize = 2_000;
 
-/// The outcome of one run. "Expected" means computed with the true means, free of noise, and with the price of channels if the objective
-/// has one; times that were drawn (medians, spread) are plain times.
+/// The outcome of one run. "Expected" means computed from the true means, free of noise, and with the price of channels
+/// if the objective has one. Drawn times (medians, spread) do not include the price.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
-    /// Readings until the right arm was in use to stay, before any change.
+    /// Number of readings until the right arm was in use permanently, before any change.
     pub decided_after: Option<u64>,
-    /// Calls off the arm in use until then, or in all if never.
+    /// Number of calls off the arm in use until then, or in the whole run if never.
     pub explored_until_decided: u64,
-    /// Times that AUTO, or a better arm, was left for an arm that is not better than AUTO.
+    /// Number of times that AUTO, or a better arm, was left for an arm that is not better than AUTO.
     pub wrong_choices: u64,
-    /// Calls with such an arm in use.
+    /// Number of calls with such an arm in use.
     pub wrong_calls: u64,
     /// Expected time over the best arm's, minus 1.
     pub regret: f64,
@@ -50,19 +51,22 @@ pub struct Outcome {
     pub improvement_expected: f64,
     /// 1 - median time over AUTO's median in the same calls, from the second half of the run.
     pub improvement_late_median: f64,
-    /// Expected cost of exploration, us: over all calls of the run (up to the change, if there is one) that ran another arm than the one
-    /// in use, their time beyond the faster of the arm in use and AUTO. The time of the arm in use is never a cost of exploration.
-    /// Below 0 only where explored arms are better than both.
+    /// Expected cost of exploration, us: over all calls of the run (up to the change, if there is one) that ran another
+    /// arm than the one in use, their time beyond the faster of the arm in use and AUTO. The time of the arm in use is
+    /// never a cost of exploration. Negative only if explored arms are better than both.
     pub explore_cost_us: f64,
     /// The call after which the run's savings stay above its costs; 0 if there was no cost.
     pub break_even: Option<u64>,
-    /// Expected cost of looking at other arms over the arm in use, once settled, as a share; `None` where the run was over before.
+    /// Expected cost of exploring other arms relative to the arm in use, once settled, as a share; `None` if the run
+    /// ended before.
     pub looking_cost: Option<f64>,
-    /// Most looks at any one arm over 1.5 times slower than the arm in use, once settled, in 2,000 calls.
+    /// Largest number of explorations of one arm that is more than 1.5 times slower than the arm in use, once settled,
+    /// in 2,000 calls.
     pub looks_at_slow_max: u64,
     /// The same for arms over 2 times slower.
     pub looks_at_clearly_slow_max: u64,
-    /// Calls from the change until the right arm was in use to stay; `None` if never, or without a change.
+    /// Number of calls from the change until the right arm was in use permanently; `None` if never, or without a
+    /// change.
     pub recovered_after: Option<Option<u64>>,
     /// Calls in which ranks chose different arms.
     pub differing_calls: u64,
@@ -146,7 +150,7 @@ fn break_even(calls: &[Call]) -> Option<u64> {
 
 fn explore_cost_us(calls: &[Call]) -> f64 {
     let off = calls.iter().filter(|c| c.arm != c.in_use);
-    off.fold(0.0, |sum, c| sum + c.mean_us - c.auto_us.min(c.in_use_us)) // a plain sum of nothing is -0
+    off.fold(0.0, |sum, c| sum + c.mean_us - c.auto_us.min(c.in_use_us)) // the sum of an empty iterator is -0
 }
 
 fn looking_cost(calls: &[Call]) -> Option<f64> {
@@ -167,7 +171,7 @@ fn looks_max(calls: &[Call], factor: f64) -> u64 {
 pub struct Curve {
     /// Runs that were added.
     pub runs: u64,
-    /// Runs with the right arm in use when call i is decided, so after i readings.
+    /// Runs with the right arm in use when call i is decided, that is after i readings.
     pub right: Vec<u64>,
     /// Sum over runs of expected time over the best arm's.
     pub over_best: Vec<f64>,
@@ -189,7 +193,7 @@ impl Curve {
         }
     }
 
-    /// Adds the runs of another.
+    /// Adds the runs of another curve.
     pub fn merge(&mut self, other: &Curve) {
         let length = other.right.len().max(self.right.len());
         self.right.resize(length, 0);

@@ -1,17 +1,17 @@
-//! One policy, or one per rank, through one environment.
+//! Plays one policy, or one per rank, through one environment.
 
 use crate::environment::{Environment, Simulated, Spec};
 use crate::outcome::{Call, Curve, Outcome};
 use tune::policy::{ArmDecision, Policy, Reading};
 
-/// The most ranks of one run.
+/// The largest number of ranks of one run.
 pub const RANKS_MAX: u32 = 64;
 
 /// Makes the policy of a rank for a seed. Policies that learn offline need the spec.
 pub type MakePolicy<'a> = &'a dyn Fn(&Spec, u64, u32) -> Result<Box<dyn Policy>, String>;
 
-/// One run. With several ranks every rank has its policy, all get the same readings, and a call in which they differ takes as long as
-/// the slowest chosen arm. That is optimistic: the real library would mostly hang.
+/// One run. With several ranks every rank has its own policy and all get the same readings. A call in which they differ
+/// takes as long as the slowest chosen arm. That is optimistic: the real library would usually hang.
 ///
 /// # Errors
 /// The policy cannot be made.

@@ -1,4 +1,4 @@
-//! All policies of a trial: those that ship, and those for comparison. The latter leave AUTO without evidence, or worse.
+//! All policies of a trial: the shipped ones, and those for comparison. The latter leave AUTO without evidence.
 
 mod epsilon_greedy;
 mod thompson;
@@ -13,7 +13,7 @@ use tune::registry::{self, PolicyEntry};
 use tune::round_robin::RoundRobin;
 use tune::{Arm, Policy, PolicyOptions};
 
-/// Policies from papers and textbooks; none of them ships.
+/// Policies from papers and textbooks; none of them is shipped.
 pub const FOR_COMPARISON: [PolicyEntry; 5] = [
     PolicyEntry {
         name: "round-robin-ungated",
@@ -37,19 +37,19 @@ pub const FOR_COMPARISON: [PolicyEntry; 5] = [
     },
     PolicyEntry {
         name: "v1",
-        about: "epsilon-greedy whose ranks draw different numbers (the paper's v1); ranks disagree",
+        about: "epsilon-greedy with different random numbers on each rank (the paper's v1); ranks disagree",
         make: |_, arms, auto, o| Ok(Box::new(EpsilonGreedy::v1(arms, auto, o.objective, o.seed, o.rank))),
     },
 ];
 
-/// Those that ship, the default first, then [`FOR_COMPARISON`].
+/// The shipped policies, the default first, then [`FOR_COMPARISON`].
 pub static POLICIES: LazyLock<Vec<PolicyEntry>> =
     LazyLock::new(|| registry::POLICIES.iter().chain(&FOR_COMPARISON).copied().collect());
 
-/// The policy of a name among [`POLICIES`].
+/// The policy with this name among [`POLICIES`].
 ///
 /// # Errors
-/// As [`tune::build`].
+/// Same as [`tune::build`].
 pub fn build(name: &str, arms: &[Arm], options: &PolicyOptions) -> Result<Box<dyn Policy>, String> {
     registry::build_from(&POLICIES, name, arms, options)
 }

@@ -11,7 +11,7 @@ pub struct Score {
     pub curve: Curve,
 }
 
-/// A count as a share; NaN of nothing.
+/// A count as a share; NaN if `of` is 0.
 pub fn share(count: usize, of: usize) -> f64 {
     count as f64 / of as f64
 }
@@ -30,7 +30,7 @@ impl Score {
         stats::mean(&self.values(f))
     }
 
-    /// Cost of looking once settled, the mean over runs; NaN where runs were over before.
+    /// Cost of exploration once settled, the mean over runs; NaN if runs ended before.
     pub fn looking_cost(&self) -> f64 {
         self.mean(|o| o.looking_cost.unwrap_or(f64::NAN))
     }
@@ -60,29 +60,31 @@ impl Score {
         (0..arms).map(|arm| self.count(|o| o.last_in_use == arm)).collect()
     }
 
-    /// Share of runs that took longer than AUTO would have, exploration included (by more than a thousandth, expected).
+    /// Share of runs that took longer than AUTO would have, exploration included (by more than a thousandth, by
+    /// expected times).
     pub fn regressed_runs(&self) -> f64 {
         self.count(|o| o.improvement_expected < -0.001)
     }
 
-    /// Share of runs that had the right arm in use to stay within `calls` of the change.
+    /// Share of runs that had the right arm in use permanently within `calls` of the change.
     pub fn recovered_within(&self, calls: u64) -> f64 {
         self.count(|o| matches!(o.recovered_after, Some(Some(n)) if n <= calls))
     }
 
-    /// Calls until decided, a median in which runs that never decided count as endless; `None` where that is the median.
+    /// Median number of calls until decided; runs that never decided count as infinite. `None` if the median is
+    /// infinite.
     pub fn median_decided_after(&self) -> Option<f64> {
         let m = self.median(|o| o.decided_after.map_or(f64::INFINITY, |d| d as f64));
         m.is_finite().then_some(m)
     }
 
-    /// The call of break-even, a median as above.
+    /// Median call of break-even, with the same rule.
     pub fn median_break_even(&self) -> Option<f64> {
         let m = self.median(|o| o.break_even.map_or(f64::INFINITY, |d| d as f64));
         m.is_finite().then_some(m)
     }
 
-    /// Calls from a change to recovery, the q-quantile, runs that never recovered counting as endless.
+    /// The q-quantile of the calls from a change to recovery; runs that never recovered count as infinite.
     pub fn recovery_quantile(&self, q: f64) -> Option<f64> {
         let all: Option<Vec<f64>> =
             self.outcomes.iter().map(|o| o.recovered_after.map(|r| r.map_or(f64::INFINITY, |n| n as f64))).collect();

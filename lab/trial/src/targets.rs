@@ -1,8 +1,9 @@
 //! The targets of a policy, as environments and limits.
 //!
-//! Everything is relative to AUTO's level, 1. A gap is the share by which the best arm's mean is below the next best one's. Each target
-//! names the worst environment of its group: `flat` (all other arms at AUTO's level), `spread` (others at 1.1 and 1.3 times),
-//! `second` (a second arm at 1, AUTO and the last at 1.2: the gap is to the second best, not to AUTO).
+//! All times are relative to AUTO's level, 1. A gap is the share by which the best arm's mean is below the next best
+//! one's. Each target reports the worst environment of its group: `flat` (all other arms at AUTO's level), `spread`
+//! (other arms at 1.1 and 1.3), `second` (a second arm at 1, AUTO and the last arm at 1.2: the gap is to the second
+//! best arm, not to AUTO).
 
 use crate::environment::{Change, Noise, Spec};
 use crate::score::Score;
@@ -10,24 +11,24 @@ use crate::score::Score;
 /// The quantity that a target limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Share of runs with the right arm in use after so many readings, %.
+    /// Share of runs with the right arm in use after this number of readings, %.
     RightAfter(usize),
-    /// Share of runs in which an arm no better than AUTO was chosen, %.
+    /// Share of runs that chose an arm no better than AUTO, %.
     WrongRuns,
     /// Calls off the arm in use until decided, per arm, mean.
     ExploredPerArm,
-    /// Share of runs back on the right arm within so many calls of the change, %.
+    /// Share of runs back on the right arm within this number of calls after the change, %.
     RecoveredWithin(u64),
-    /// Cost of looking at other arms once settled, mean, %.
+    /// Mean cost of exploring other arms once settled, %.
     LookingCost,
-    /// Most looks in 2,000 calls at one arm more than 1.5 times slower, in any run.
+    /// Largest number of explorations in 2,000 calls of one arm that is more than 1.5 times slower, in any run.
     LooksAtSlow,
-    /// The same for arms more than 2 times slower, which are certainly recognised.
+    /// The same for arms more than 2 times slower, which are recognised with certainty.
     LooksAtClearlySlow,
 }
 
 impl Measure {
-    /// The number, from the runs of one environment.
+    /// The value, from the runs of one environment.
     pub fn of(self, score: &Score, arms: usize) -> f64 {
         match self {
             Measure::RightAfter(n) => 100.0 * score.right_after(n),
@@ -40,7 +41,7 @@ impl Measure {
         }
     }
 
-    /// Whether more is better.
+    /// True if a higher value is better.
     pub fn is_at_least(self) -> bool {
         matches!(self, Measure::RightAfter(_) | Measure::RecoveredWithin(_))
     }
@@ -63,11 +64,11 @@ impl Measure {
 /// One target.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The statement in words.
+    /// The statement as text.
     pub statement: String,
     /// The environments; the worst result counts.
     pub specs: Vec<Spec>,
-    /// What is measured.
+    /// The limited quantity.
     pub measure: Measure,
     /// The limit, in the measure's unit.
     pub limit: f64,
@@ -86,7 +87,7 @@ impl Target {
         }
     }
 
-    /// The limit's direction in words.
+    /// The limit's direction as text.
     pub fn bound(&self) -> &'static str {
         match (self.measure.is_at_least(), self.is_strict) {
             (true, false) => "at least",
@@ -99,7 +100,7 @@ impl Target {
 
 /// Mean time of AUTO under log-normal noise, microseconds.
 const AUTO_US: f64 = 1_000.0;
-/// Mean time of AUTO under two modes: that of the published reward log, near 202 ms.
+/// Mean time of AUTO under two modes, as in the published reward log, near 202 ms.
 const TWO_MODES_US: f64 = 202_500.0;
 /// Coefficients of variation of the noise.
 pub const CVS: [f64; 4] = [0.03, 0.05, 0.10, 0.20];
@@ -112,7 +113,7 @@ fn percent(x: f64) -> String {
     format!("{:.0}%", x * 100.0)
 }
 
-/// Four arms whose best one is `gap` below the next: the three variants of the module's comment.
+/// Four arms whose best one is `gap` below the next: the variants of the module's comment.
 pub fn four_arms(gap: f64, cv: f64, calls: u64) -> Vec<Spec> {
     let name = |variant: &str| format!("four-{variant}-gap{}-cv{}", percent(gap), percent(cv));
     let flat = Spec::new(name("flat"), AUTO_US, &[1.0 - gap, 1.0, 1.0], log_normal(cv));
@@ -121,7 +122,7 @@ pub fn four_arms(gap: f64, cv: f64, calls: u64) -> Vec<Spec> {
     [flat, spread, second].into_iter().map(|s| Spec { calls, ..s }).collect()
 }
 
-/// No arm is better than AUTO: all alike, or slightly worse.
+/// No arm is better than AUTO: all arms equal AUTO, or they are slightly worse.
 pub fn no_better_arm(noise: &Noise, auto_us: f64, name: &str) -> Vec<Spec> {
     vec![
         Spec::new(format!("null-flat-{name}"), auto_us, &[1.0, 1.0, 1.0], noise.clone()),
@@ -135,7 +136,8 @@ pub fn twelve_arms(noise: &Noise, auto_us: f64, name: &str) -> Spec {
     Spec { right_within: 0.05, calls: 2_400, ..Spec::new(format!("twelve-{name}"), auto_us, &levels, noise.clone()) }
 }
 
-/// Two good arms (0.70 and 0.72): from call 600 on the one in use takes 1.3 times as long, so the other is 21 to 27 % better.
+/// Two good arms (0.70 and 0.72). From call 600 on the one in use takes 1.3 times as long, so the other is 21 to 27 %
+/// better.
 pub fn in_use_worsens(noise: &Noise, auto_us: f64, name: &str, calls_after: u64) -> Vec<Spec> {
     let twins = Spec::new(format!("worse-twins-{name}"), auto_us, &[0.70, 0.72, 1.0], noise.clone());
     let auto = Spec::new(format!("worse-auto-{name}"), auto_us, &[1.0, 1.0, 1.1], noise.clone());
@@ -143,13 +145,14 @@ pub fn in_use_worsens(noise: &Noise, auto_us: f64, name: &str, calls_after: u64)
     [twins, auto].into_iter().map(|s| Spec { change, calls: 600 + calls_after, ..s }).collect()
 }
 
-/// AUTO is best; at call 600 the worst of the other arms becomes 30 % better than AUTO.
+/// AUTO is the best arm; at call 600 the worst of the other arms becomes 30 % better than AUTO.
 pub fn unused_improves(noise: &Noise, auto_us: f64, name: &str) -> Spec {
     let base = Spec::new(format!("better-unused-{name}"), auto_us, &[1.05, 1.1, 1.2], noise.clone());
     Spec { change: Some((600, Change::Unused(0.7))), calls: 600 + 2_000 + 60, ..base }
 }
 
-/// All targets. `log` holds the exploitation readings of the published reward log, if there is one: their shape is an environment as well.
+/// All targets. `log` holds the exploitation readings of the published reward log, if there is one: an environment uses
+/// their shape.
 pub fn all(log: Option<&Noise>) -> Vec<Target> {
     let mut out = right_arm_targets();
     out.extend(wrong_arm_targets());
@@ -167,7 +170,7 @@ pub fn all(log: Option<&Noise>) -> Vec<Target> {
 }
 
 fn target(statement: String, specs: Vec<Spec>, measure: Measure, limit: f64) -> Target {
-    // Leaving AUTO wrongly "stays under 1 %"; every other limit may be met exactly.
+    // "Leaving AUTO wrongly" must stay below 1 %; every other limit may be met exactly.
     let is_strict = measure == Measure::WrongRuns && limit == 1.0;
     Target { statement, specs, measure, limit, is_strict }
 }

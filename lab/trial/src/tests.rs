@@ -53,9 +53,9 @@ fn round_robin_decides_after_its_forty_calls_and_not_before() {
     assert_eq!((s.right_after(39), s.right_after(40)), (0.0, 1.0));
     assert_eq!(s.median_decided_after(), Some(40.0));
     assert_eq!(s.outcomes[0].explored_until_decided, 40);
-    assert!(s.looking_cost().is_nan() && s.wrong_runs() == 0.0, "it is over before it counts as settled");
+    assert!(s.looking_cost().is_nan() && s.wrong_runs() == 0.0, "the run ends before it counts as settled");
     let longer = score(&Spec { calls: 500, ..spec.clone() }, "round-robin", 5);
-    assert!(longer.looking_cost().abs() < 1e-12, "it never looks again");
+    assert!(longer.looking_cost().abs() < 1e-12, "it never explores again");
 }
 
 #[test]
@@ -74,21 +74,21 @@ fn a_price_on_channels_changes_which_arm_is_right_and_policies_that_know_it_find
             s.outcomes.push(run(&spec, &make, seed, 1, &mut s.curve).unwrap());
         }
         assert!(s.ends_with(3)[best] > 0.9 && s.right_after(300) > 0.9, "{price}: {:?}", s.ends_with(3));
-        // 0.76 on 4 channels at 1.08 against 1 on 8 at 1.16; or 0.70.
+        // 0.76 on 4 channels costs a factor of 1.08, against 1 on 8 channels with 1.16; or 0.70.
         let gain = s.mean(|o| o.improvement_expected);
         assert!((gain - [0.30, 1.0 - 0.76 * 1.08 / 1.16][best]).abs() < 0.03, "{price}: {gain}");
     }
 }
 
 #[test]
-fn round_robin_is_fooled_by_two_modes_far_more_often_than_the_aim_allows() {
+fn round_robin_is_misled_by_two_modes_far_more_often_than_the_target_allows() {
     let spec = &targets::no_better_arm(&Noise::BANDIT_LOG, 202_500.0, "modes")[0];
     let wrong = score(spec, "round-robin", 300).wrong_runs();
     assert!((0.4..0.9).contains(&wrong), "{wrong}");
 }
 
 #[test]
-fn the_first_use_of_every_arm_is_slow_auto_too_and_to_ask_about_an_arm_is_not_to_use_it() {
+fn the_first_use_of_every_arm_is_slow_and_a_query_is_not_a_use() {
     let spec = Spec { first_use_factor: 5.0, is_shuffled: false, ..targets::four_arms(0.3, 0.0, 10)[0].clone() };
     let mut environment = Simulated::new(&spec, 1);
     let mut took = |call: u64, used: usize| {
@@ -96,30 +96,30 @@ fn the_first_use_of_every_arm_is_slow_auto_too_and_to_ask_about_an_arm_is_not_to
         environment.use_arm(used);
         (0..4).map(|arm| environment.time_us(arm) / environment.mean_us(arm)).map(f64::round).collect::<Vec<_>>()
     };
-    assert_eq!(took(0, 0), [5.0, 1.0, 1.0, 1.0], "AUTO beside it is what it takes once it is warm");
-    assert_eq!(took(1, 3), [1.0, 1.0, 1.0, 5.0], "and its own first call is as slow as any");
+    assert_eq!(took(0, 0), [5.0, 1.0, 1.0, 1.0], "a query of AUTO gives its time after warm-up");
+    assert_eq!(took(1, 3), [1.0, 1.0, 1.0, 5.0], "the first call of AUTO is slow, too");
     assert_eq!(took(2, 3), [1.0; 4]);
 }
 
 #[test]
-fn exploring_costs_what_it_takes_beyond_auto_or_the_arm_in_use_also_where_auto_is_best() {
+fn exploring_costs_the_time_beyond_the_faster_of_auto_and_the_arm_in_use() {
     // Ten rounds of arms at 1.2, 1.3 and 1.5 times AUTO's 1,000 us, then only AUTO.
     let spec = Spec::new("x", 1_000.0, &[1.2, 1.3, 1.5], Noise::LogNormal { cv: 0.05 });
     let s = score(&spec, "round-robin", 5);
     assert_eq!(s.median_decided_after(), Some(0.0), "AUTO is right from the beginning");
     s.outcomes.iter().for_each(|o| assert!((o.explore_cost_us - 10_000.0).abs() < 1e-6, "{}", o.explore_cost_us));
-    // An arm that is in use and better than AUTO pays nothing back here: improvement and break-even count that.
+    // An arm in use that is better than AUTO does not reduce this cost: improvement and break-even count that.
     let spec = Spec::new("x", 1_000.0, &[0.7, 1.3, 1.5], Noise::LogNormal { cv: 0.05 });
     let s = score(&spec, "round-robin", 5);
     s.outcomes.iter().for_each(|o| assert!((o.explore_cost_us - 5_000.0).abs() < 1e-6, "{}", o.explore_cost_us));
-    assert!(score(&spec, "auto", 1).outcomes[0].explore_cost_us.to_bits() == 0, "nothing, and not minus nothing");
-    // Looks at AUTO once a better arm is in use cost the difference to that arm.
+    assert!(score(&spec, "auto", 1).outcomes[0].explore_cost_us.to_bits() == 0, "0, and not -0");
+    // Explorations of AUTO while a better arm is in use cost the difference to that arm.
     let ucb = score(&spec, "ucb1", 5);
     assert!(ucb.outcomes.iter().all(|o| o.explore_cost_us > 100.0 * 300.0), "{:?}", ucb.mean(|o| o.explore_cost_us));
 }
 
 #[test]
-fn a_change_hits_the_arm_in_use_and_a_policy_that_never_looks_again_does_not_recover() {
+fn a_change_affects_the_arm_in_use_and_a_policy_that_never_explores_again_does_not_recover() {
     let spec = &targets::in_use_worsens(&Noise::LogNormal { cv: 0.03 }, 1000.0, "x", 300)[0];
     let s = score(spec, "round-robin", 30);
     assert_eq!(s.recovered_within(300), 0.0);
@@ -135,7 +135,7 @@ fn late_and_lost_readings_reach_the_policy_as_such() {
 }
 
 #[test]
-fn every_environment_of_the_aims_is_sound() {
+fn every_environment_of_the_targets_is_valid() {
     for target in targets::all(Some(&Noise::Resampled(vec![1.0, 3.0].into()))) {
         for spec in &target.specs {
             assert_eq!(registry::check_arms(&spec.arms), Ok(spec.arms.len() - 1), "{}", spec.name);
@@ -149,7 +149,7 @@ fn every_environment_of_the_aims_is_sound() {
 }
 
 #[test]
-fn a_large_step_is_detected_and_one_that_drowns_in_noise_is_not() {
+fn a_large_step_is_detected_and_one_below_the_noise_is_not() {
     let spec = |step: f64, cv: f64| {
         let base = Spec::new("x", 1000.0, &[0.7, 1.1], Noise::LogNormal { cv });
         let overlap =
@@ -161,11 +161,11 @@ fn a_large_step_is_detected_and_one_that_drowns_in_noise_is_not() {
     assert!(limit.accuracy() > large.accuracy() && limit.accuracy().unwrap() > 0.97);
     let [drowned, limit] = detect(&spec(1.02, 0.2), 2, 1);
     assert!(drowned.accuracy().unwrap() < 0.7 && limit.accuracy().unwrap() < 0.7, "{drowned:?}");
-    assert_eq!(detect(&spec(1.0, 0.0), 2, 1)[0].precision(), None, "nothing is said where nothing steps");
+    assert_eq!(detect(&spec(1.0, 0.0), 2, 1)[0].precision(), None, "without a step nothing is detected");
 }
 
 #[test]
-fn no_detector_is_better_than_the_filter_that_is_told_levels_and_noise() {
+fn no_detector_is_better_than_the_filter_that_knows_levels_and_noise() {
     for (step, cv) in [(1.1, 0.05), (1.2, 0.1), (1.5, 0.2)] {
         let overlap = Overlap { means_us: vec![100.0 * step], phase_calls: 50, is_told: false };
         let base = Spec::new("step", 100.0, &[], Noise::LogNormal { cv });
@@ -186,7 +186,7 @@ fn the_area_under_the_curve_counts_pairs() {
     for (is_overlapped, p) in [(true, 0.9), (true, 0.3), (false, 0.1), (false, 0.3)] {
         d.count(is_overlapped, Some(p));
     }
-    // Of four pairs three are in order and one is a tie.
+    // Three of four pairs are in order, and one is a tie.
     assert_eq!((d.area(), d.accuracy()), (Some(3.5 / 4.0), Some(0.75)));
 }
 

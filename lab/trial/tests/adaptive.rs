@@ -1,7 +1,8 @@
-//! The adaptive policy against its aims, in small: `linkwise tune evaluate --aims` runs all of them in full. Simulated.
+//! The adaptive policy and its targets, with few runs. `linkwise-lab tune evaluate --targets` runs all of them in full.
+//! Simulated.
 //!
-//! The limits here leave room for the luck of a hundred runs (three standard deviations below an aim that is just met); round-robin
-//! runs in the same environment where a limit would otherwise prove nothing.
+//! The limits allow for the chance of a hundred runs (three standard deviations below a target that is just met).
+//! Round-robin runs in the same environment if a limit alone would prove nothing.
 
 use trial::policies::build;
 use trial::targets::{Measure, all};
@@ -20,7 +21,7 @@ fn score(policy: &str, spec: &Spec, runs: u64) -> Score {
     score
 }
 
-/// The worst value of an aim over its environments.
+/// The worst value of a target over its environments.
 fn measure(policy: &str, statement: &str, runs: u64) -> f64 {
     let aim =
         all(None).into_iter().find(|a| a.statement == statement).unwrap_or_else(|| panic!("no aim {statement:?}"));
@@ -29,7 +30,7 @@ fn measure(policy: &str, statement: &str, runs: u64) -> f64 {
 }
 
 #[test]
-fn four_arms_are_told_apart_in_twenty_calls() {
+fn four_arms_are_distinguished_in_twenty_calls() {
     for cv in ["5%", "10%", "20%"] {
         let right = measure("adaptive", &format!("four arms, gap/CV 3, CV {cv}: right arm after 20 calls"), 200);
         assert!(right >= 90.0, "CV {cv}: {right} %");
@@ -37,7 +38,7 @@ fn four_arms_are_told_apart_in_twenty_calls() {
 }
 
 #[test]
-fn auto_is_seldom_left_for_nothing_where_round_robin_leaves_it_often() {
+fn auto_is_rarely_left_wrongly_and_round_robin_leaves_it_often() {
     let statement = "no better arm, CV 20%: AUTO left wrongly in 2,000 calls";
     let (ours, theirs) = (measure("adaptive", statement, 100), measure("round-robin", statement, 100));
     assert!(ours <= 4.0 && theirs >= 25.0, "adaptive {ours} %, round-robin {theirs} %");
@@ -52,7 +53,7 @@ fn twelve_equal_arms_leave_auto_no_more_often_than_four() {
 }
 
 #[test]
-fn two_modes_neither_fool_nor_blind_it() {
+fn with_two_modes_it_finds_the_better_arm_and_rarely_leaves_auto_wrongly() {
     let found = measure("adaptive", "two modes: a 30 % better arm after 200 calls", 60);
     assert!(found >= 87.0, "{found} %");
     let fooled = measure("adaptive", "two modes: AUTO left wrongly in 2,000 calls", 60);
@@ -61,7 +62,7 @@ fn two_modes_neither_fool_nor_blind_it() {
 }
 
 #[test]
-fn a_change_is_noticed_and_looking_stays_cheap() {
+fn a_change_is_detected_and_exploration_stays_cheap() {
     let back = measure("adaptive", "arm in use 30 % worse, CV 10%: back on the best in 60", 100);
     assert!(back >= 81.0, "{back} %");
     let found = measure("adaptive", "unused arm 30 % better, CV 10%: found in 2,000", 60);
@@ -71,9 +72,9 @@ fn a_change_is_noticed_and_looking_stays_cheap() {
 }
 
 #[test]
-fn every_aim_has_a_way_to_be_missed() {
-    // Who never leaves AUTO finds nothing; who explores at random for ever chooses wrongly, pays for looking and looks at bad arms;
-    // ten rounds of twelve arms are more than four calls each.
+fn every_target_can_be_missed() {
+    // A policy that never leaves AUTO finds no better arm. A policy that always explores at random chooses wrongly,
+    // pays for exploration and uses slow arms. Ten rounds of twelve arms are more than four calls per arm.
     for aim in all(None) {
         let bad = match aim.measure {
             Measure::RightAfter(_) | Measure::RecoveredWithin(_) => "auto",
@@ -98,7 +99,7 @@ fn under_one_percent_is_not_one_percent() {
 }
 
 #[test]
-fn epochs_decided_ahead_and_lost_readings_only_slow_it_down() {
+fn epochs_decided_ahead_and_lost_readings_only_delay_the_decision() {
     for words in ["32 calls decided ahead", "one reading in five lost"] {
         let right = measure("adaptive", &format!("{words}, gap 30 %, CV 10%: right arm after 400 calls"), 60);
         assert!(right >= 87.0, "{words}: {right} %");
@@ -107,8 +108,8 @@ fn epochs_decided_ahead_and_lost_readings_only_slow_it_down() {
     }
 }
 
-/// Most calls of one arm within 2,000 at times when whoever had watched the run so far would have seen it, by two standard errors, to be over
-/// 1.5 times slower than the arm in use.
+/// Largest number of calls of one arm within 2,000 calls in which the readings so far had already shown, by two
+/// standard errors, that the arm is more than 1.5 times slower than the arm in use.
 fn most_looks_at_hopeless(spec: &Spec, cv: f64, seed: u64) -> usize {
     let mut environment = Simulated::new(spec, seed);
     let mut policy = build("adaptive", &spec.arms, &PolicyOptions::default()).unwrap();
@@ -134,9 +135,9 @@ fn most_looks_at_hopeless(spec: &Spec, cv: f64, seed: u64) -> usize {
 }
 
 #[test]
-fn an_arm_seen_to_be_hopeless_is_looked_at_once_in_two_thousand_calls() {
+fn an_arm_seen_to_be_hopeless_is_explored_once_in_two_thousand_calls() {
     const RUNS: u64 = 100;
-    // One look that is much better than it should be is followed by another: so not quite all runs.
+    // An exploration with a much better time than expected is followed by another one, so a few runs have more.
     for (cv, least) in [(0.05, 99), (0.10, 94), (0.20, 84)] {
         let spec = trial::targets::twelve_arms(&Noise::LogNormal { cv }, 1_000.0, "twelve");
         let once = (1..=RUNS).filter(|seed| most_looks_at_hopeless(&spec, cv, *seed) <= 1).count();

@@ -1,4 +1,4 @@
-//! What must hold for every policy of a trial: the properties of `tune`, with the policies that do not ship.
+//! Properties of every policy of a trial: the properties in `tune`, with the policies that are not shipped.
 
 #[path = "../../../crates/tune/tests/properties/mod.rs"]
 mod properties;

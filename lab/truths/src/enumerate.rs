@@ -1,14 +1,17 @@
-//! The exact optimum of any truth: every combination of the masks that matter, except those that a bound excludes.
+//! The exact optimum of any truth: enumerates every combination of the masks that matter, except those that a bound
+//! excludes.
 //!
-//! Promising hosts come first, with large counts first, so that a good candidate is known early and the bound excludes much.
+//! Hosts with a high bound come first, and large counts first: a good candidate is then known early and the bound
+//! excludes many combinations.
 
 use crate::truth::{Irregularity, Optimum, Truth};
 use topology::{Allocation, GpuMask, HostId};
 
-/// Default limit of visited nodes, a few seconds; beyond it the optimum is unknown. A truth may set a lower one.
+/// Default limit of visited nodes, a few seconds. Beyond it the optimum is unknown. A truth may set a lower limit.
 pub const NODES_MAX: u64 = 30_000_000;
 
-/// The optimum by enumeration, for truths without a faster method. Single hosts first, then all splits over two or more hosts.
+/// The optimum by enumeration, for truths without a faster method. Single hosts come first, then all splits over two or
+/// more hosts.
 pub fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, irregularity: Irregularity) -> Optimum {
     let mut found = Optimum::default();
     if k == 0 || free.gpu_count() < k {
@@ -25,7 +28,7 @@ pub fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, irre
     if k < 2 {
         return found;
     }
-    // At least one GPU is elsewhere, so no host gives more than k - 1.
+    // At least one GPU is on another host, so no host gives more than k - 1.
     let mut hosts: Vec<HostChoices> = free
         .parts()
         .iter()

@@ -40,7 +40,8 @@ impl Family {
         }
     }
 
-    /// Deviation of the intra table relative to the requested irregularity: at 2 % the table varies by 3 %, by 1.5 % behind switches.
+    /// Standard deviation of the intra table relative to the requested irregularity: at 2 % the table varies by 3 %,
+    /// behind switches by 1.5 %.
     pub(crate) fn table_irregularity(self) -> f64 {
         match self {
             Family::Multicast | Family::Switched => 0.75,
@@ -48,7 +49,7 @@ impl Family {
         }
     }
 
-    /// Where NICs are shared: GPUs per NIC, and its rate relative to that of the host's NICs.
+    /// For kinds with shared NICs: GPUs per NIC, and its rate relative to that of the host's NICs.
     fn sharing(self) -> Option<(usize, f64)> {
         match self {
             Family::Multicast => None,
@@ -69,8 +70,8 @@ pub(crate) fn nic_gb_per_s(t: &HostType) -> f64 {
     })
 }
 
-/// The same cluster where GPUs share NICs, as in `nvidia-smi topo -m`: four NICs per A800 or V100 host, two per A6000 host, one
-/// per 4090 host; hosts with NVLink SHARP (H100) keep theirs. Replaced NICs lose their health.
+/// The same cluster with shared NICs, as in `nvidia-smi topo -m`: four NICs per A800 or V100 host, two per A6000 host,
+/// one per 4090 host. Hosts with NVLink SHARP (H100) keep their NICs. Replaced NICs lose their health.
 pub fn with_shared_nics(cluster: &Cluster) -> Cluster {
     with_nics(cluster, |t| {
         let (per_nic, faster) = Family::of(t).sharing()?;
@@ -78,8 +79,9 @@ pub fn with_shared_nics(cluster: &Cluster) -> Cluster {
     })
 }
 
-/// The same cluster where every GPU has a NIC of its own, at the rate of its host type's fastest or at `gb_per_s`. Truths that count GPUs on
-/// the network side need it. Types that have as many NICs as GPUs keep theirs, unless a rate is given.
+/// The same cluster with one NIC for every GPU, at the rate of the host type's fastest NIC or at `gb_per_s`. Truths
+/// that count GPUs on the network side need it. Types that have as many NICs as GPUs keep theirs, unless a rate is
+/// given.
 pub fn with_own_nics(cluster: &Cluster, gb_per_s: Option<f64>) -> Cluster {
     with_nics(cluster, |t| match gb_per_s {
         Some(rate) => Some((1, rate)),
@@ -87,12 +89,12 @@ pub fn with_own_nics(cluster: &Cluster, gb_per_s: Option<f64>) -> Cluster {
     })
 }
 
-/// The same cluster with one NIC for all GPUs of a host, at `gb_per_s`: models a switch with one rate between hosts.
+/// The same cluster with one NIC for all GPUs of a host, at `gb_per_s`. It models a switch with one rate between hosts.
 pub fn with_one_nic(cluster: &Cluster, gb_per_s: f64) -> Cluster {
     with_nics(cluster, |t| Some((t.gpu_count(), gb_per_s)))
 }
 
-/// NICs that so many GPUs share, at so many GB/s, where `of` says so.
+/// Replaces NICs: `of` gives the number of GPUs per NIC and its rate in GB/s, or nothing for types that keep theirs.
 fn with_nics(cluster: &Cluster, of: impl Fn(&HostType) -> Option<(usize, f64)>) -> Cluster {
     let mut c = cluster.clone();
     for (i, t) in c.types.iter_mut().enumerate() {

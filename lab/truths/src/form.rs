@@ -1,10 +1,10 @@
-//! Makes a truth of a formula: irregularity, noise and the masks that matter are the same for all formulas.
+//! Makes a truth from a formula. Irregularity, noise and the masks that matter are the same for all formulas.
 
 use crate::randomness::{Keyed, NORMAL_MAX};
 use crate::truth::{About, Irregularity, Parts, Truth, undominated};
 use topology::{Bytes, GpuMask, HostId};
 
-/// Deviation of one reading of the intra tables; they are measured once per subset, without haste.
+/// Standard deviation of one reading of the intra tables. They are measured once per subset, with many repetitions.
 const NOISE_ONE_HOST: f64 = 0.01;
 /// Message size of the simulated truths.
 pub(crate) const SIZE: Bytes = Bytes::gib(2);
@@ -15,8 +15,8 @@ pub(crate) trait Form: Send + Sync {
     fn one_host(&self, host: HostId, mask: GpuMask) -> f64;
     /// GB/s over two or more hosts, without irregularity.
     fn hosts(&self, parts: Parts) -> f64;
-    /// The quantities besides the count of a host's GPUs that the multi-host bandwidth depends on: with equal counts it never falls when
-    /// one of these rises.
+    /// The quantities besides the count of a host's GPUs that the multi-host bandwidth depends on. At equal counts the
+    /// bandwidth never falls when one of them rises.
     fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3];
     /// Upper bound, without irregularity, of every allocation of `gpus` GPUs on more hosts than `chosen`.
     fn at_most(&self, chosen: Parts, gpus: usize) -> f64;
@@ -27,9 +27,9 @@ pub(crate) struct Simulated<F> {
     pub about: About,
     pub form: F,
     pub seed: u64,
-    /// Deviation of the log factor of every count vector (which host gives how many GPUs).
+    /// Standard deviation of the log factor of every count vector (the number of GPUs of each host).
     pub irregularity: f64,
-    /// Deviation of one reading over several hosts.
+    /// Standard deviation of one reading over several hosts.
     pub noise: f64,
 }
 
@@ -42,7 +42,7 @@ impl<F: Form> Truth for Simulated<F> {
         Some(match parts {
             [] => return None,
             [(_, m)] if m.count() < 2 => 0.0,
-            // Models know the irregularity of a host's own table, because every subset is measured.
+            // Models know the irregularity of a host's table, because every subset is measured.
             [(h, m)] => self.form.one_host(*h, *m),
             _ if irregularity == Irregularity::Without || self.irregularity == 0.0 => self.form.hosts(parts),
             _ => {
@@ -69,7 +69,7 @@ impl<F: Form> Truth for Simulated<F> {
             let value = |m: &GpuMask| if count < 2 { 0.0 } else { self.form.one_host(host, *m) };
             return masks.max_by(|a, b| value(a).total_cmp(&value(b)).then(b.cmp(a))).into_iter().collect();
         }
-        // At equal counts the irregularity is the same, so only masks that are not dominated can win.
+        // At equal counts the irregularity is the same, so only masks that are not dominated can be optimal.
         let masks: Vec<GpuMask> = masks.collect();
         undominated(masks.iter().copied(), masks.iter().map(|m| self.form.merits(host, *m)))
     }

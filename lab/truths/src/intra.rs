@@ -1,22 +1,23 @@
 //! Simulated intra tables, by kind of host (`placement-prototype.md`, section 1).
 //!
-//! The constants are those of the prototype for the papers' five hosts, carried to other types by the rate of their links.
+//! The constants are those of the prototype for the papers' five hosts, scaled to other types by the rate of their
+//! links.
 
 use crate::families::Family;
 use crate::packing::rings;
 use crate::randomness::Keyed;
 use topology::{Cluster, GpuMask, HostId, HostType, PathKind};
 
-/// Most entries over all hosts (8 bytes each): 65,536 hosts of eight GPUs.
+/// Maximum number of entries over all hosts (8 bytes each): 65,536 hosts of eight GPUs.
 pub(crate) const ENTRIES_MAX: usize = 1 << 24;
 /// Share of an NVLink's nominal rate that carries payload: 22 of 25 GB/s.
 const NVLINK_SHARE: f64 = 0.88;
-/// Usable PCIe Gen4 x16, to which the PCIe constants belong, GB/s.
+/// Usable bandwidth of PCIe Gen4 x16, on which the PCIe constants are based, GB/s.
 const PCIE4_GB_PER_S: f64 = 31.5;
 /// All-reduce and all-gather of an H100 host by GPUs, GB/s.
 const H100_ALL_REDUCE: [f64; 9] = [0.0, 0.0, 400.0, 450.0, 480.0, 482.0, 482.0, 482.0, 484.0];
 const H100_ALL_GATHER: [f64; 9] = [0.0, 0.0, 335.0, 340.0, 345.0, 348.0, 350.0, 352.0, 355.0];
-/// Rate of an H100's NVLinks together, GB/s.
+/// Total rate of an H100's NVLinks, GB/s.
 const H100_PORT_GB_PER_S: f64 = 450.0;
 
 /// The collective of the table.
@@ -32,7 +33,8 @@ pub(crate) struct Intra {
 }
 
 impl Intra {
-    /// With a deviation of `irregularity` times the family's share for every (host, subset); degraded GPUs and links count.
+    /// Tables with a standard deviation of `irregularity` times the family's share for every (host, subset). Degraded
+    /// GPUs and links count.
     pub(crate) fn new(cluster: &Cluster, flavour: Flavour, seed: u64, irregularity: f64) -> Result<Self, String> {
         let entries: usize = cluster.host_ids().map(|h| 1usize << cluster.type_of(h).gpu_count()).sum();
         if entries > ENTRIES_MAX {
@@ -70,7 +72,7 @@ impl Intra {
         Intra { by_host: hosts.iter().map(|h| self.by_host[*h].clone()).collect() }
     }
 
-    /// GB/s; infinite for one GPU, which limits nothing.
+    /// GB/s; infinite for one GPU, which does not limit the bandwidth.
     pub(crate) fn limit(&self, host: HostId, mask: GpuMask) -> f64 {
         if mask.count() < 2 { f64::INFINITY } else { self.by_host[host.index()][mask.0 as usize] }
     }
@@ -85,7 +87,7 @@ fn slowest_pair(cluster: &Cluster, host: HostId, mask: GpuMask) -> f64 {
     pairs.map(|(a, b)| cluster.link_health(host, a, b)).fold(1.0, f64::min)
 }
 
-/// The regular table, GB/s.
+/// The table without irregularity, GB/s.
 fn base(t: &HostType, mask: GpuMask, flavour: Flavour) -> f64 {
     let n = mask.count();
     if n < 2 {
@@ -105,7 +107,7 @@ fn base(t: &HostType, mask: GpuMask, flavour: Flavour) -> f64 {
         }
         Family::Switched => (172.0 - 2.5 * (n.min(8) - 2) as f64) * port() / 200.0,
         Family::Mesh => match rings(t, mask) * NVLINK_SHARE * link {
-            // No ring of NVLinks: through the hosts' PCIe.
+            // There is no ring of NVLinks: the traffic uses the host's PCIe.
             0.0 => (10.0 - 0.25 * (n.min(16) - 2) as f64) * pcie * 2.0,
             v => v,
         },
@@ -119,7 +121,7 @@ fn base(t: &HostType, mask: GpuMask, flavour: Flavour) -> f64 {
             (pair - less * (n.min(16) - 2) as f64) * pcie
         }
         Family::Pcie => {
-            // Limited by how many GPUs of a socket share its root: spread GPUs are faster (anti-locality).
+            // The limit is the number of GPUs of a socket that share its root: spread GPUs are faster (anti-locality).
             let mut worst = f64::INFINITY;
             for socket in 0..=t.gpus.iter().map(|g| g.socket).max().unwrap_or(0) {
                 let own: Vec<usize> = mask.iter().filter(|g| t.gpus[*g].socket == socket).collect();

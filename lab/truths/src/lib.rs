@@ -1,8 +1,9 @@
 //! Ground truths of other functional forms than linkwise's own physics. Imports nothing from `fabric` or `predict`.
 //!
-//! A [`Truth`] gives the true bandwidth of every allocation of a cluster and judges decisions. Measured tables implement the same trait
-//! in `linkwise-lab` (`ground_truth`); the truths here are **simulated**, seeded, and named in [`NAMES`]. They differ in form on purpose: a
-//! model must not win because the simulator has its shape.
+//! A [`Truth`] gives the true bandwidth of every allocation of a cluster and judges decisions. Measured tables
+//! implement the same trait in `linkwise-lab` (`ground_truth`); the truths here are **simulated**, seeded, and listed
+//! in [`NAMES`]. Their forms differ from linkwise's models on purpose: a model must not win because the simulator has
+//! the same form.
 
 mod enumerate;
 mod families;

@@ -29,21 +29,21 @@ pub const NAMES: [(&str, &str); 6] = [
     ("p-norm", "p-norm of all hosts' links and NICs, with loss by imbalance; all-reduce"),
 ];
 
-/// Largest irregularity; a truth beyond it is only noise.
+/// Largest irregularity; beyond it a truth is only noise.
 pub const IRREGULARITY_MAX: f64 = 0.5;
-/// Deviation of one measurement over hosts.
+/// Standard deviation of one measurement over several hosts.
 const NOISE: f64 = 0.02;
 
-/// A simulated truth for a cluster. `seed` chooses the simulated hardware; `irregularity` is the deviation of the log factor of every count
-/// vector, nominally 0.02 (rule P has none), and scales that of hosts and intra tables.
+/// A simulated truth for a cluster. `seed` chooses the simulated hardware. `irregularity` is the standard deviation of
+/// the log factor of every count vector, nominally 0.02 (rule P has none), and scales that of hosts and intra tables.
 pub fn by_name(name: &str, cluster: &Cluster, seed: u64, irregularity: f64) -> Result<Box<dyn Truth>, String> {
     let Some((name, about)) = NAMES.into_iter().find(|n| n.0 == name) else {
         let known: Vec<&str> = NAMES.iter().map(|n| n.0).collect();
-        return Err(format!("`{name}` is no simulated truth; known: {}", known.join(", ")));
+        return Err(format!("`{name}` is not a simulated truth; known: {}", known.join(", ")));
     };
     if !(0.0..=IRREGULARITY_MAX).contains(&irregularity) {
         return Err(format!(
-            "an irregularity of {irregularity}; 0 (none) to {IRREGULARITY_MAX} is meant, usually 0.02"
+            "an irregularity of {irregularity}; 0 (none) to {IRREGULARITY_MAX} was expected, usually 0.02"
         ));
     }
     cluster.check()?;
@@ -86,7 +86,7 @@ pub fn by_name(name: &str, cluster: &Cluster, seed: u64, irregularity: f64) -> R
     })
 }
 
-/// A truth that lacks only its formula.
+/// A truth without its formula.
 struct Formless {
     about: About,
     seed: u64,

@@ -1,8 +1,10 @@
-//! A p-norm of limits: the links and NICs of every host reduce the bandwidth, not only the slowest ones, and uneven splits lose.
+//! A p-norm of limits: the links and NICs of every host reduce the bandwidth, not only the slowest ones, and uneven
+//! splits lose bandwidth.
 //!
-//! `B = balance * (sum over hosts of intra^-p + (f(hosts) nic count eff)^-p)^(-1/p)`, p = 5, where balance is `1 - 0.4 cv^2 / (1 + cv^2)`
-//! of the counts (cv: deviation over mean) and f is 2(n-1)/n for two hosts of n GPUs, 1.1 beyond. No minimum appears: a model with a hard
-//! or soft minimum of the two weakest limits is wrong everywhere by a little and by the number of hosts.
+//! `B = balance * (sum over hosts of intra^-p + (f(hosts) nic count eff)^-p)^(-1/p)`, p = 5, where balance is `1 - 0.4
+//! cv^2 / (1 + cv^2)` of the counts (cv: standard deviation over mean) and f is 2(n-1)/n for two hosts of n GPUs, 1.1
+//! for more. The formula has no minimum: a model with a hard or soft minimum of the two weakest limits has a small
+//! error everywhere, which depends on the number of hosts.
 
 use crate::families::{Family, nic_gb_per_s};
 use crate::form::Form;
@@ -20,7 +22,7 @@ const MANY_HOSTS: f64 = 1.1;
 /// The truth on one cluster.
 pub(crate) struct PNorm {
     intra: Intra,
-    /// Network side of one GPU of every host, GB/s.
+    /// Network bandwidth of one GPU of every host, GB/s.
     side: Vec<f64>,
 }
 
@@ -29,7 +31,7 @@ impl PNorm {
         let side = cluster.host_ids().map(|h| {
             let t = cluster.type_of(h);
             let nics = t.nics.len();
-            // The host's own NICs here, at their mean health.
+            // The host's NICs at their mean health.
             let health = (0..nics).map(|n| cluster.nic_rate(h, n).gb_per_s()).sum::<f64>()
                 / t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum::<f64>().max(1e-9);
             let health = if nics == 0 { 1.0 } else { health };

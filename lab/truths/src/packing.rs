@@ -1,8 +1,10 @@
-//! Fluid packing of rings into NVLinks: the all-reduce bandwidth of a mesh of links if rings share it in any proportion.
+//! Fluid packing of rings into NVLinks: the all-reduce bandwidth of a mesh of links if rings may share it in any
+//! proportion.
 
 use topology::{GpuMask, HostType, PathKind};
 
-/// Most GPUs whose rings are enumerated (7!/2 = 2,520 rings); beyond, every GPU's links bound the packing.
+/// Maximum number of GPUs whose rings are enumerated (7!/2 = 2,520 rings). For more GPUs every GPU's links bound the
+/// packing.
 const RINGS_GPUS_MAX: usize = 8;
 
 /// Links between two GPUs.
@@ -13,8 +15,8 @@ fn links(t: &HostType, a: usize, b: usize) -> f64 {
     }
 }
 
-/// The largest packing of rings through exactly these GPUs, in units of one link's rate and counting both directions; 0 if there is no
-/// ring. For two GPUs the number of their links.
+/// The largest packing of rings through exactly these GPUs, in units of one link's rate, both directions counted; 0 if
+/// there is no ring. For two GPUs the number of their links.
 pub(crate) fn rings(t: &HostType, mask: GpuMask) -> f64 {
     let g: Vec<usize> = mask.iter().collect();
     match g.len() {
@@ -26,7 +28,7 @@ pub(crate) fn rings(t: &HostType, mask: GpuMask) -> f64 {
         }
         _ => {}
     }
-    // Edges with their capacity, numbered.
+    // Numbered edges with their capacity.
     let n = g.len();
     let mut edge = vec![vec![usize::MAX; n]; n];
     let mut capacity = Vec::new();

@@ -1,7 +1,8 @@
 //! Random numbers by key: the same key gives the same number, independent of earlier draws.
 //!
-//! A truth asks for one number per allocation among millions, in any order. A stream would have to be replayed, and seeding a ChaCha
-//! generator per number costs more than the truth itself, so the key is hashed (SplitMix64's finaliser, as `placement-prototype.md` does).
+//! A truth needs one number per allocation among millions, in any order. A stream would have to be replayed, and
+//! seeding a ChaCha generator per number costs more than the truth itself. The key is therefore hashed (SplitMix64's
+//! finaliser, as in `placement-prototype.md`).
 
 use crate::truth::Parts;
 
@@ -19,7 +20,7 @@ fn mix(mut x: u64) -> u64 {
 }
 
 impl Keyed {
-    /// Of a seed and a purpose, so that two properties of one thing differ.
+    /// A key from a seed and a purpose. Two properties of one object have different purposes.
     pub fn new(seed: u64, purpose: u64) -> Self {
         Keyed(mix(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(purpose.wrapping_add(0x632b_e59b_d9b4_e019))))
     }
@@ -35,11 +36,12 @@ impl Keyed {
     pub fn counts(self, parts: Parts) -> Self {
         parts.iter().fold(self, |k, (h, m)| k.with(u64::from(h.0) << 32 | m.count() as u64))
     }
-    /// Even between 0 and 1.
+    /// Uniform between 0 and 1.
     pub fn uniform(self) -> f64 {
         (mix(self.0) >> 11) as f64 / (1u64 << 53) as f64
     }
-    /// Nearly normal, mean 0 and deviation 1: four uniforms, so never beyond `NORMAL_MAX`.
+    /// Approximately normal, mean 0 and standard deviation 1: a sum of four uniforms, so its absolute value never
+    /// exceeds `NORMAL_MAX`.
     pub fn normal(self) -> f64 {
         let sum: f64 = (1..=4).map(|i| self.with(i).uniform()).sum();
         (sum - 2.0) * 3f64.sqrt()

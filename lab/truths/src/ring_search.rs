@@ -1,14 +1,15 @@
 //! A ring search over switches, similar to NCCL's: the bandwidth is the result of a search, not of a formula.
 //!
-//! Every host is a set of directed resources: NVLinks (pairs, or ports of a switch), PCIe links of GPUs, uplinks of PCIe switches and trees,
-//! the link between sockets, NICs. For falling speeds a depth-first search lays rings through the chosen GPUs (over hosts: paths that enter
-//! by one NIC and leave by one), each taking its speed from everything it crosses, until no more fit. The speed with the largest
-//! speed x rings wins. Hosts search for themselves; an allocation has the fewest rings and the lowest speed of its hosts, as NCCL agrees
-//! on graphs: `B = rings x speed`, times 0.9 x 2(n-1)/n for two hosts of n GPUs (a tree uses each NIC once),
-//! and no more than the slowest of them has alone. So a host that is good
-//! with many slow rings and one that is good with few fast ones are bad together, which no minimum of two bandwidths reproduces.
+//! Every host is a set of directed resources: NVLinks (pairs, or ports of a switch), PCIe links of GPUs, uplinks of
+//! PCIe switches and trees, the link between sockets, NICs. For falling speeds a depth-first search lays rings through
+//! the chosen GPUs (over hosts: paths that enter by one NIC and leave by one) until no more fit. Each ring takes its
+//! speed from every resource on its way. The speed with the largest speed x rings is chosen. Every host has its own
+//! search. As in NCCL's agreement on graphs, an allocation gets the fewest rings and the lowest speed of its hosts: `B
+//! = rings x speed`, times 0.9 x 2(n-1)/n for two hosts of n GPUs (a tree uses each NIC once), and at most the
+//! bandwidth of its slowest host without the others. A host that is fast with many slow rings and a host that is fast
+//! with few fast rings are therefore slow together. No minimum of two bandwidths reproduces that.
 //!
-//! Tiers of switches and links between single hosts are not part of it.
+//! Tiers of switches and links between single hosts are not modelled.
 
 use crate::form::Form;
 use crate::randomness::Keyed;
@@ -17,13 +18,13 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use topology::{Cluster, GpuMask, HostId, HostType, Nic, PathKind};
 
-/// Most GPUs of a host: every subset has a search of its own.
+/// Maximum number of GPUs of a host: every subset has a separate search.
 pub(crate) const GPUS_MAX: usize = 8;
-/// Most rings, as NCCL's channels.
+/// Maximum number of rings, like NCCL's channels.
 const RINGS_MAX: usize = 16;
 /// Steps after which a search for one more ring gives up.
 const STEPS_MAX: usize = 300;
-/// Speeds that are tried, GB/s.
+/// Speeds that the search tries, GB/s.
 const SPEEDS: [f64; 26] = [
     50.0, 48.0, 45.0, 40.0, 36.0, 30.0, 24.0, 22.0, 20.0, 18.0, 15.0, 12.5, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0,
     4.0, 3.0, 2.0, 1.2, 1.0, 0.6,
@@ -49,7 +50,7 @@ struct Make {
     capacity: Vec<f64>,
     /// `hop[a][b]`: resources between two GPUs.
     hop: Vec<Vec<Vec<usize>>>,
-    /// Per GPU: ways in from the network and out to it, nearest NICs only.
+    /// Per GPU: ways in from the network and out to it, over the nearest NICs only.
     enter: Vec<Vec<Vec<usize>>>,
     leave: Vec<Vec<Vec<usize>>>,
     inside: Vec<OnceLock<FoundRings>>,
@@ -93,7 +94,7 @@ impl RingSearch {
         *table[mask.0 as usize].get_or_init(|| make.search(mask, across))
     }
 
-    /// The slowest host alone; no multi-host job is faster.
+    /// Bandwidth of the slowest host without the others. No multi-host job is faster.
     fn inside(&self, parts: Parts) -> f64 {
         let several = parts.iter().filter(|p| p.1.count() > 1);
         several.map(|&(h, m)| self.found(h, m, false)).map(|f| f.rings * f.speed).fold(f64::INFINITY, f64::min)
@@ -145,7 +146,7 @@ struct Direction {
     tree: Vec<usize>,
 }
 
-/// What a way between two devices leaves on its way up from one of them.
+/// The parts of the PCIe tree that a path between two devices passes upwards from one device.
 #[derive(Clone, Copy)]
 struct Leaves {
     switch: bool,
@@ -158,10 +159,10 @@ struct PcieTree<'a> {
     /// Group of every GPU: the GPUs below one switch, and those of one tree.
     switch: Vec<usize>,
     tree: Vec<usize>,
-    /// Away from the GPUs, and towards them.
+    /// The direction away from the GPUs, and the direction to the GPUs.
     up: Direction,
     down: Direction,
-    /// `[from * sockets + to]`.
+    /// Links between sockets, at index `from * sockets + to`.
     between_sockets: Vec<usize>,
     sockets: usize,
 }
@@ -188,7 +189,8 @@ impl<'a> PcieTree<'a> {
         }
     }
 
-    /// The links of a GPU in one direction, up to the last part that the way leaves. A switch or tree of one GPU has no link of its own.
+    /// The links of a GPU in one direction, up to the last part that the path passes. A switch or tree with only one GPU has no
+    /// separate link.
     fn links(&self, direction: &Direction, gpu: usize, leaves: Leaves) -> Vec<usize> {
         let shared = |group: &[usize]| group.iter().filter(|x| **x == group[gpu]).count() > 1;
         let mut r = vec![direction.gpu[gpu]];
@@ -205,7 +207,7 @@ impl<'a> PcieTree<'a> {
         (from != to).then(|| self.between_sockets[usize::from(from) * self.sockets + usize::from(to)])
     }
 
-    /// From one GPU to another.
+    /// The links from one GPU to another.
     fn between(&self, a: usize, b: usize) -> Vec<usize> {
         let leaves = Leaves { switch: self.switch[a] != self.switch[b], tree: self.tree[a] != self.tree[b] };
         let mut r = self.links(&self.up, a, leaves);
@@ -216,7 +218,7 @@ impl<'a> PcieTree<'a> {
         r
     }
 
-    /// From a NIC to a GPU, and from the GPU to the NIC.
+    /// The links from a NIC to a GPU, and from the GPU to the NIC.
     fn nic_ways(&self, nic: &Nic, gpu: usize) -> (Vec<usize>, Vec<usize>) {
         let label = nic.gpu_paths[gpu];
         let leaves = Leaves { switch: label > PathKind::Pix, tree: label > PathKind::Pxb };
@@ -253,7 +255,7 @@ impl Make {
         Make { capacity: resources.0, hop, enter, leave, inside: empty(), across: empty() }
     }
 
-    /// Resources between every two GPUs: a pair's own NVLinks, the ports of an NVLink switch, or PCIe.
+    /// The resources between any two GPUs: the NVLinks of the pair, the ports of an NVLink switch, or PCIe.
     fn hops(cluster: &Cluster, host: HostId, pcie: &PcieTree, resources: &mut Resources) -> Vec<Vec<Vec<usize>>> {
         let t = cluster.type_of(host);
         let n = t.gpu_count();
@@ -276,7 +278,7 @@ impl Make {
         hop
     }
 
-    /// The best speed and its rings; one ring of almost nothing if none fits.
+    /// The best speed and its rings; one ring of almost no bandwidth if none fits.
     fn search(&self, mask: GpuMask, across: bool) -> FoundRings {
         let gpus: Vec<usize> = mask.iter().collect();
         let mut best = FoundRings { rings: 1.0, speed: SPEEDS[SPEEDS.len() - 1] / 2.0 };
@@ -296,7 +298,7 @@ impl Make {
         best
     }
 
-    /// Lays one more ring, if one fits; `turn` rotates where the search starts, so that NICs are used in turn.
+    /// Lays one more ring, if one fits. `turn` rotates the start of the search, so that NICs are used in turn.
     fn ring(&self, gpus: &[usize], across: bool, speed: f64, turn: usize, left: &mut [f64]) -> bool {
         let n = gpus.len();
         let mut steps = STEPS_MAX;
@@ -354,7 +356,7 @@ impl Make {
     }
 }
 
-/// Takes a speed from all resources of a way, or from none.
+/// Takes a speed from all resources of a way, or from none of them.
 fn take(left: &mut [f64], way: &[usize], speed: f64) -> bool {
     let fits = way.iter().all(|r| left[*r] >= speed - 1e-9);
     if fits {
@@ -427,7 +429,7 @@ mod tests {
         let f = |c: usize| s.hosts(&[0, 1, 2].map(|h| (HostId(h), GpuMask::first(c))));
         assert!((f(8) - 384.0).abs() < 16.0, "{}", f(8));
         assert!((f(1) / f(8) - 1.0 / 8.0).abs() < 0.02, "one NIC per GPU");
-        // One NIC on an A6000 host, whatever the number of GPUs.
+        // An A6000 host has one NIC for any number of GPUs.
         assert!((found(2, &[0], true) - found(2, &[0, 1, 2, 3], true)).abs() < 1.0);
     }
 

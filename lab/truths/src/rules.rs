@@ -1,9 +1,11 @@
-//! The prototype's rules P, R and N (`placement-prototype.md`, section 1): the project's simulation targets refer to them.
+//! The prototype's rules P, R and N (`placement-prototype.md`, section 1). The project's simulation targets refer to
+//! them.
 //!
-//! - P: `min(min intra, 0.95 nic min count)`, hard and regular. The papers' own simulators have this form.
-//! - R: `softmin(min intra, 0.972 nic min(count eff) f(hosts) balance)`, where f is 2(n-1)/n for two hosts of n GPUs in all and 1.05 beyond,
-//!   balance loses up to 10 % between the smallest and the largest count, and every further host costs 1 %.
-//! - N: R, but GPUs share NICs, so that the choice of GPUs decides how many NICs a host brings.
+//! - P: `min(min intra, 0.95 nic min count)`, hard and regular. The papers' simulators have this form.
+//! - R: `softmin(min intra, 0.972 nic min(count eff) f(hosts) balance)`. f is 2(n-1)/n for two hosts of n GPUs in total
+//!   and 1.05 for more; balance is a loss of up to 10 % between the smallest and the largest count; every further host
+//!   costs 1 %.
+//! - N: the same as R, but GPUs share NICs, so that the choice of GPUs determines how many NICs a host contributes.
 //!
 //! R's constants were fitted to the four points of BandPilot's Fig. 1.
 
@@ -16,10 +18,10 @@ use topology::{Cluster, GpuMask, HostId};
 
 /// Exponent of the soft minimum of R and N.
 const SOFT_POWER: f64 = 7.7;
-/// Rate of a network of 400 Gbit/s NICs, GB/s: its hosts differ half as much.
+/// Rate of a network of 400 Gbit/s NICs, GB/s. The hosts of a network from this rate on differ half as much.
 const FAST_NIC_GB_PER_S: f64 = 50.0;
 
-/// Which rule.
+/// The rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     P,
@@ -31,7 +33,7 @@ pub(crate) enum Rule {
 pub(crate) struct Rules {
     rule: Rule,
     intra: Intra,
-    /// Network side of every host, GB/s: of one GPU for P and R, by mask for N.
+    /// Network bandwidth of every host, GB/s: of one GPU for P and R, by mask for N.
     side: Vec<Side>,
 }
 
@@ -41,7 +43,7 @@ enum Side {
 }
 
 impl Rules {
-    /// `cluster` in the form of the rule: for N with shared NICs.
+    /// The rule on `cluster`, which has shared NICs for N.
     pub(crate) fn new(rule: Rule, cluster: &Cluster, intra: Intra, seed: u64, irregularity: f64) -> Self {
         // The network runs at the rate of its slowest hosts' NICs.
         let slowest = cluster.host_ids().map(|h| nic_gb_per_s(cluster.type_of(h))).fold(f64::INFINITY, f64::min);
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn under_rule_n_gpus_beside_different_nics_are_faster() {
+    fn under_rule_n_gpus_next_to_different_nics_are_faster() {
         let cluster = crate::with_shared_nics(&catalog::cluster("het-ra").unwrap());
         let intra = Intra::new(&cluster, Flavour::AllReduce, 0, 0.0).unwrap();
         let n = Rules::new(Rule::N, &cluster, intra, 0, 0.0);

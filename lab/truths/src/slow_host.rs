@@ -1,8 +1,9 @@
 //! Shared NICs that lose bandwidth when several GPUs use them, and one host that is slow for an unknown reason.
 //!
-//! `B = min over hosts of pace * min(intra, f * sum over touched NICs of rate / (1 + 0.08 (g - 1)))`; f is 2(n-1)/n for two hosts of n GPUs,
-//! else 1, g is how many of the chosen GPUs share the NIC; pace is 1 but for one host, where the seed draws it between 0.55 and 0.8. The slow host is
-//! also slow alone, so its table shows that; only multi-host jobs show that its NICs are slow.
+//! `B = min over hosts of pace * min(intra, f * sum over used NICs of rate / (1 + 0.08 (g - 1)))`. f is 2(n-1)/n for
+//! two hosts of n GPUs, else 1. g is the number of chosen GPUs that share the NIC. pace is 1, except for one host, for
+//! which the seed draws it between 0.55 and 0.8. The slow host is also slow without others, so its table shows the
+//! pace; only multi-host jobs show that its NICs are slow.
 
 use crate::families::nic_gb_per_s;
 use crate::form::Form;
@@ -19,14 +20,14 @@ const PACE: std::ops::Range<f64> = 0.55..0.80;
 /// The truth on one cluster.
 pub(crate) struct SlowHost {
     intra: Intra,
-    /// Network side of every host by mask, GB/s, pace included.
+    /// Network bandwidth of every host by mask, GB/s, pace included.
     side: Vec<Vec<f64>>,
     /// The slow host and its pace.
     slow: (HostId, f64),
 }
 
 impl SlowHost {
-    /// `cluster` with shared NICs.
+    /// The truth on `cluster` with shared NICs.
     pub(crate) fn new(cluster: &Cluster, intra: Intra, seed: u64) -> Self {
         let key = Keyed::new(seed, 0x510e);
         let which = (key.with(0).uniform() * cluster.hosts.len() as f64) as u32;
@@ -38,7 +39,7 @@ impl SlowHost {
                 if t.nics.is_empty() {
                     return pace * nic_gb_per_s(t);
                 }
-                // A GPU that is equally near to several NICs uses the first.
+                // A GPU that is equally near to several NICs uses the first one.
                 let mut users = vec![0u32; t.nics.len()];
                 for g in mask.iter() {
                     users[t.nearest_nics(g).trailing_zeros() as usize] += 1;
@@ -94,7 +95,7 @@ mod tests {
     use topology::catalog;
 
     #[test]
-    fn one_host_is_slow_and_shared_nics_are_slower_than_apart() {
+    fn one_host_is_slow_and_a_shared_nic_is_slower_than_separate_nics() {
         let cluster = crate::with_shared_nics(&catalog::cluster("het-ra").unwrap());
         let mut slow = Vec::new();
         for seed in 0..20 {

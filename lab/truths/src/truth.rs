@@ -12,14 +12,14 @@ pub type Parts<'a> = &'a [(HostId, GpuMask)];
 pub struct Optimum {
     /// GB/s bus bandwidth; `None` if no candidate has a row or there are too many candidates.
     pub best: Option<f64>,
-    /// GPUs that get it.
+    /// GPUs with this bandwidth.
     pub allocation: Option<Allocation>,
-    /// A candidate has no row and may be better than `best`.
+    /// True if a candidate without a row may be better than `best`.
     pub missing: bool,
 }
 
 impl Optimum {
-    /// Adds a candidate; the first of equals stays.
+    /// Adds a candidate; among equal ones the first is kept.
     pub fn see(&mut self, value: Option<f64>, allocation: impl FnOnce() -> Allocation) {
         match value {
             None => self.missing = true,
@@ -42,8 +42,8 @@ pub enum Irregularity {
     Without,
 }
 
-/// The masks that no other mask matches or exceeds in all of its merits; of equals the first stays. Masks of one count, each with its
-/// merits. O(masks x kept).
+/// The masks that no other mask matches or exceeds in all merits; among equals the first is kept. The masks have one
+/// count, each with its merits. O(masks x kept).
 pub fn undominated<M: AsRef<[f64]>>(
     masks: impl IntoIterator<Item = GpuMask>,
     merits: impl IntoIterator<Item = M>,
@@ -67,14 +67,15 @@ pub struct About {
     pub name: String,
     /// One line: form, source, constants.
     pub description: String,
-    /// The cluster that models see. Host ids are those of the cluster that the truth was made for; NICs differ where GPUs share them in the
-    /// truth.
+    /// The cluster that models see. Host ids are those of the cluster that the truth was made for; NICs differ if GPUs
+    /// share them in the truth.
     pub cluster: Cluster,
     /// Message size.
     pub size: Bytes,
     /// Collective.
     pub collective: Collective,
-    /// Computed, not measured. A table that is composed of measurements by a rule counts as simulated.
+    /// True if the bandwidths are computed, not measured. A table that a rule composes from measurements counts as
+    /// simulated.
     pub simulated: bool,
 }
 
@@ -116,8 +117,9 @@ pub trait Truth: Send + Sync {
     /// Standard deviation of the logarithm of one reading over `hosts` hosts.
     fn noise(&self, hosts: usize) -> f64;
 
-    /// The quantities besides the counts that the multi-host bandwidth depends on, for one host's GPUs: with equal counts it never falls
-    /// when one of these numbers rises. NaN compares with nothing. `None`: unknown, so every mask counts.
+    /// The quantities besides the counts that the multi-host bandwidth depends on, for one host's GPUs. At equal counts
+    /// the bandwidth never falls when one of these numbers rises. NaN is not comparable with any value. `None`:
+    /// unknown, so every mask counts.
     fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
         let _ = (host, mask);
         None
@@ -138,14 +140,14 @@ pub trait Truth: Send + Sync {
         free.subsets().filter(|m| m.count() == count).collect()
     }
 
-    /// Upper bound, GB/s, of every allocation of `gpus` GPUs with `chosen` (one host or more) and GPUs of at least one further host. Enumeration
-    /// prunes with it.
+    /// Upper bound, GB/s, of every allocation of `gpus` GPUs with `chosen` (one host or more) and GPUs of at least one
+    /// further host. Enumeration prunes with this bound.
     fn at_most(&self, chosen: Parts, gpus: usize, irregularity: Irregularity) -> f64 {
         let _ = (chosen, gpus, irregularity);
         f64::INFINITY
     }
 
-    /// Most nodes that enumeration may visit; beyond, the optimum counts as unknown.
+    /// Maximum number of nodes that enumeration may visit; beyond it the optimum counts as unknown.
     fn nodes_max(&self) -> u64 {
         NODES_MAX
     }

@@ -1,4 +1,4 @@
-//! The optimum against brute force over every subset of the free GPUs.
+//! Compares the optimum with brute force over every subset of the free GPUs.
 
 use proptest::prelude::*;
 use topology::{Allocation, Cluster, GpuId, catalog};
@@ -34,7 +34,7 @@ proptest! {
         seed in 0..1000u64,
         irregularity in prop::sample::select(vec![0.0, 0.02, 0.1]),
         kind in prop::sample::select(vec![Irregularity::With, Irregularity::Without]),
-        // On fewer hosts more GPUs of each are free, so that their choice matters more.
+        // With fewer hosts more GPUs of each host are free, so that their choice matters more.
         (from, hosts) in (0..3usize, 2..=4usize),
         picks in prop::collection::btree_set(0..32usize, 2..=13),
         k in 1..=13usize,

@@ -1,4 +1,5 @@
-//! Rule R against what `placement-prototype.md` found with its own twin: the same form must give the same difficulty.
+//! Compares rule R with the results of the prototype in `placement-prototype.md`: the same form must be equally
+//! difficult.
 
 use topology::{Allocation, Cluster, GpuId, catalog};
 use truths::{Irregularity, Keyed, by_name};
@@ -11,7 +12,7 @@ fn pick(gpus: &[GpuId], n: usize, key: Keyed) -> Vec<GpuId> {
     all.into_iter().take(n).map(|x| x.1).collect()
 }
 
-/// (k, free) as the prototype draws them: even between k and all GPUs.
+/// (k, free) as in the prototype: k is uniform between k and all GPUs.
 fn requests(cluster: &Cluster, per_k: u64, seed: u64) -> Vec<(usize, Vec<GpuId>)> {
     let all: Vec<GpuId> = cluster.usable().gpus().collect();
     let mut out = Vec::new();
@@ -26,7 +27,7 @@ fn requests(cluster: &Cluster, per_k: u64, seed: u64) -> Vec<(usize, Vec<GpuId>)
 }
 
 #[test]
-fn a_perfect_smooth_model_and_a_random_choice_reach_what_they_reached_on_the_prototype() {
+fn a_perfect_smooth_model_and_a_random_choice_score_as_on_the_prototype() {
     // Mean GBE of a perfect smooth model (99.0 to 99.6) and of random choices (55.8 to 61.7), section 2 and 4.
     for (name, ceiling, random) in
         [("h100", 99.0, 55.8), ("het-ra", 99.3, 60.5), ("het-va", 99.2, 61.7), ("het-4mix", 99.6, 59.7)]

@@ -1,4 +1,4 @@
-//! Optima at 64 GPUs: within the limit of nodes, and how long.
+//! Optima at 64 GPUs: they are found within the limit of nodes; the time is printed.
 
 use topology::catalog;
 use truths::{Irregularity, NAMES, by_name};

@@ -64,9 +64,9 @@ fn published() -> Result<Vec<Characterization>, Failure> {
     Ok(out)
 }
 
-/// Table 2 as the paper prints it: only the best arm and AUTO are known.
+/// Table 2 as printed: only the best arm and AUTO are known.
 fn of_table_2() -> Characterization {
-    // A gap that is printed as 0.0 next to another arm is below 0.05 and not a tie.
+    // A gap that is printed as 0.0 for another arm than AUTO is below 0.05 and not a tie.
     let times = |(arm, ms, gap): (&str, f64, f64)| {
         let gap = if arm != "AUTO" && gap == 0.0 { 0.01 } else { gap };
         BTreeMap::from([("AUTO".to_owned(), ms * (1.0 + gap / 100.0)), (arm.to_owned(), ms)])
@@ -129,7 +129,7 @@ fn differences_from_table_1(rows: &[SizeRow]) -> Vec<String> {
     differences
 }
 
-/// What the bandit's public reward log says, compared with the paper's Table 3 and Figure 5 for that run.
+/// The bandit's public reward log, compared with the paper's Table 3 and Figure 5 for that run.
 fn print_rewards(log: &RewardLog) {
     use ::stats;
     println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration readings of each arm, ms");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_medians_lack_is_a_difference_from_table_1() {
+    fn a_missing_median_is_a_difference_from_table_1() {
         assert_eq!(differences_from_table_1(&[]).len(), TABLE_1.len());
         let size_bytes = TABLE_1[0].size_bytes;
         let empty = SizeRow { size_bytes, alone: None, overlapped: None, is_flip: None, is_proven_flip: None };

@@ -1,4 +1,4 @@
-//! `linkwise-lab tune evaluate --detector`: how well overlap is seen in times alone, and how well it could be.
+//! `linkwise-lab tune evaluate --detector`: the detection of overlap from times only, and its limit.
 
 use super::print::pretty;
 use crate::trials::Settings;
@@ -10,7 +10,7 @@ use lab_kit::output::table;
 use rayon::prelude::*;
 use serde_json::json;
 
-/// Coefficients of variation that every case is played with.
+/// Coefficients of variation of every case.
 const CVS: [f64; 4] = [0.03, 0.05, 0.10, 0.20];
 /// Steps of the made-up cases: how much longer calls take during computation.
 const STEPS: [f64; 5] = [0.0, 0.05, 0.10, 0.20, 0.50];
@@ -22,7 +22,8 @@ struct Case {
     spec: Spec,
 }
 
-/// Measures and prints. Cases: made-up steps, and every environment that has phases of overlap, AUTO being the arm that runs.
+/// Evaluates and prints. Cases: made-up steps, and every environment with phases of overlap, where AUTO is the arm that
+/// runs.
 pub fn run(entries: &[Entry], settings: &Settings, format: Format) -> Result<(), Failure> {
     let cases = cases(entries);
     let rows: Vec<(usize, String, [Detection; 2])> = (0..cases.len())

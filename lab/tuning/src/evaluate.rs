@@ -1,4 +1,4 @@
-//! `linkwise-lab tune evaluate`: policies against environments whose truth is known.
+//! `linkwise-lab tune evaluate`: policies in environments whose true times are known.
 
 use super::{check_policy, detector, objective, page, print, targets};
 use crate::trials::catalog::{self, Entry};
@@ -21,10 +21,10 @@ pub struct Args {
     /// Measure the targets of a tuner, one line each
     #[arg(long, alias = "aims", conflicts_with_all = ["environment", "calls", "report"])]
     targets: bool,
-    /// How well overlap is seen in times alone instead
+    /// Evaluate the detection of overlap from times only, instead of policies
     #[arg(long, conflicts_with_all = ["targets", "policy", "environment", "calls", "ranks", "channel_price", "report"])]
     detector: bool,
-    /// With --targets: only those whose statement contains this
+    /// With --targets: only the targets whose statement contains this text
     #[arg(long, value_name = "WORDS", requires = "targets")]
     only: Option<String>,
     /// Runs of each environment
@@ -36,16 +36,16 @@ pub struct Args {
     /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Ranks that decide on their own, with the same readings
+    /// Number of ranks that decide separately, with the same readings
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
-    /// Price of a channel, as a share of the time, 0 to 1: policies and scores go by times with it (environment `channels`)
+    /// Price of a channel, as a share of the time, 0 to 1: policies and scores include it (environment `channels`)
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     channel_price: f64,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Write a page with learning curves as well; a name that ends in .svg gets the curves of one environment
+    /// Also write a page with learning curves; a name that ends in .svg gets the curves of one environment
     #[arg(long, value_name = "FILE.html|FILE.svg")]
     report: Option<std::path::PathBuf>,
 }

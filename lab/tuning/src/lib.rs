@@ -1,4 +1,5 @@
-//! `linkwise-lab tune`: policies that choose algorithm, protocol and channels, tried in environments whose truth is known.
+//! `linkwise-lab tune`: policies that choose algorithm, protocol and channels, evaluated in environments whose true
+//! times are known.
 
 mod characterize;
 mod detector;
@@ -14,15 +15,15 @@ use ::trial::policies::POLICIES;
 use ::tune::{Arm, Objective};
 use console::Failure;
 
-// The shape of the product's `tune`: a variant and an arm per subcommand.
-/// Try tuning policies in environments whose truth is known
+// The structure of the product's `tune`: a variant and an arm per subcommand.
+/// Evaluate tuning policies in environments whose true times are known
 #[derive(clap::Subcommand)]
 pub enum Tune {
     /// Score policies on simulated and published environments
     Evaluate(Box<evaluate::Args>),
     /// Let a policy decide for a program, line by line over standard input and output
     Play(play::Args),
-    /// The published data of the tuning paper: how good AUTO was, and what computation changed
+    /// Print the published data of the tuning paper: AUTO's gap, and the effect of computation
     Characterize(characterize::Args),
 }
 

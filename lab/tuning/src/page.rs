@@ -9,14 +9,14 @@ use console::Failure;
 use files::write_atomic;
 use std::path::Path;
 
-/// Calls over which curves are smoothed by their mean, as a share of the call's number.
+/// Curves are smoothed by the mean over this share of the call's number.
 const SMOOTH_SHARE: f64 = 0.05;
 
 fn is_drawing(file: &Path) -> bool {
     file.extension().is_some_and(|e| e == "svg")
 }
 
-/// Refuses what cannot be written, before anything is run.
+/// Refuses files that cannot be written, before anything is run.
 pub fn check(file: &Path, environments: usize) -> Result<(), Failure> {
     let folder = file.parent().filter(|f| !f.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|f| !f.is_dir()) {
@@ -28,7 +28,7 @@ pub fn check(file: &Path, environments: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes it: HTML, or for a name that ends in `.svg` the learning curves of the one environment.
+/// Writes the page as HTML, or for a name that ends in `.svg` the learning curves of the one environment.
 pub fn write(file: &Path, entries: &[Entry], results: &[Vec<PolicyScore>], settings: &Settings) -> Result<(), Failure> {
     check(file, entries.len())?;
     if is_drawing(file) {
@@ -37,7 +37,10 @@ pub fn write(file: &Path, entries: &[Entry], results: &[Vec<PolicyScore>], setti
     }
     let report = Report {
         title: "linkwise-lab tune evaluate".into(),
-        subtitle: format!("Simulated: policies against environments whose truth is known; {} runs each", settings.runs),
+        subtitle: format!(
+            "Simulated: policies in environments whose true times are known; {} runs each",
+            settings.runs
+        ),
         generated_from: format!(
             "linkwise {}; {}",
             env!("CARGO_PKG_VERSION"),

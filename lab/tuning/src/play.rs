@@ -1,12 +1,12 @@
 //! `linkwise-lab tune play`: a policy for any program, over lines of JSON.
 //!
-//! It writes one decision, reads one reading, and so on until its input ends:
-//! `{"call":0,"arm":"AUTO","phase":"explore"}` out, `{"time_us":123.4}` or `{"time_us":null}` (lost) in. Every line is flushed. The
-//! answer belongs to the decision before it. Further fields are allowed. `channels` (1 to 64) refers to the same call. `overlapped` (true or
-//! false), `compute_intensity` (0 to 1) and `size_bytes` tell of the **next** call, the one that is decided then: whether it runs during
-//! computation, and how large it is. Calls of unlike size have policies of their own, one per bucket of sizes ([`::tune::bucket`]); a size
-//! that is not said is that of the call before. Other fields and empty lines are passed over. Anything else ends it: one error with the
-//! line's number, exit code 2.
+//! `play` writes one decision, reads one reading, and repeats until its input ends:
+//! `{"call":0,"arm":"AUTO","phase":"explore"}` out, `{"time_us":123.4}` or `{"time_us":null}` (lost) in. Every line is
+//! flushed. A reading belongs to the decision before it. Further fields are allowed. `channels` (1 to 64) refers to the
+//! same call. `overlapped` (true or false), `compute_intensity` (0 to 1) and `size_bytes` describe the **next** call:
+//! whether it runs during computation, and its size. Calls of different sizes have separate policies, one per bucket of
+//! sizes ([`::tune::bucket`]). If the size is missing, the size of the previous call is used. Other fields and empty
+//! lines are ignored. Any other line ends the program with one error that names the line's number, exit code 2.
 
 use super::reading_line::{Next, SHAPE, reading};
 use super::{arms, check_policy, objective};
@@ -35,7 +35,7 @@ pub struct Args {
     /// The arms, for example TREE/SIMPLE,TREE/LL128,RING/SIMPLE@8,AUTO
     #[arg(long)]
     arms: String,
-    /// Random numbers of the policies that draw
+    /// Random seed (policies with random numbers only)
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Price of a channel, as a share of the time, 0 to 1
@@ -44,7 +44,7 @@ pub struct Args {
     /// Profile for the policy `profile`: a file of `linkwise tune profile`, with `--overlap` also of calls during computation
     #[arg(long, value_name = "FILE")]
     profile: Option<std::path::PathBuf>,
-    /// Size of the first call, and of all if no line says another
+    /// Size of the first call, and of all calls if no line gives another
     #[arg(long, value_parser = topology::Bytes::parse, default_value = "64M")]
     size: topology::Bytes,
 }
@@ -54,7 +54,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     check_policy(&args.policy)?;
     if args.profile.is_some() && args.policy != "profile" {
         return Err(Failure::input(format!(
-            "--profile: the policy `{}` does not go by a profile; --policy profile does",
+            "--profile: the policy `{}` does not use a profile; --policy profile does",
             args.policy
         )));
     }
@@ -75,8 +75,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     play(&build, args.size.0, &arms, BufReader::new(std::io::stdin().lock()), &mut std::io::stdout().lock())
 }
 
-/// The conversation. A reader of decisions that has gone away ends it quietly. `build` makes the policy of a bucket, given the size that
-/// it is first met with.
+/// Runs the dialogue. A closed output ends it without an error. `build` makes the policy of a bucket from the first
+/// size in it.
 fn play(
     build: &dyn Fn(u64) -> Result<Box<dyn Policy>, Failure>,
     first_size_bytes: u64,
@@ -85,7 +85,7 @@ fn play(
     output: &mut impl Write,
 ) -> Result<(), Failure> {
     let mut line_number = 0u64;
-    // By bucket: the policy, and how many calls it decided.
+    // By bucket: the policy, and the number of calls that it decided.
     let mut policies: BTreeMap<u8, (Box<dyn Policy>, u64)> = BTreeMap::new();
     let mut bucket = bucket_after(first_size_bytes, None);
     let (mut size_bytes, mut next) = (first_size_bytes, Next::default());
@@ -175,7 +175,8 @@ mod tests {
         assert_eq!(lines[30], serde_json::json!({"call": 30, "arm": "TREE/SIMPLE", "phase": "exploit"}));
     }
 
-    /// Two kinds of calls in turn, phases of ten; `say` gives the kind of the next call. Times: TREE is better in the first kind alone.
+    /// Two kinds of calls in phases of ten; `say` gives the fields of the next call. TREE is better in the first kind
+    /// only.
     fn two_kinds(policy: &str, say: impl Fn(bool) -> String) -> [String; 2] {
         let mut input = String::new();
         let mut lines = Vec::new();
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_says_of_the_next_call_decides_which_policy_learns() {
+    fn the_fields_of_the_next_call_select_the_policy_that_learns() {
         let by_kind = ["TREE/SIMPLE".to_owned(), "AUTO".to_owned()];
         let overlapped = |o: bool| format!(",\"overlapped\":{o}");
         assert_eq!(two_kinds("overlap", overlapped), by_kind);
@@ -203,11 +204,15 @@ mod tests {
         assert_eq!(two_kinds("overlap", intensity), by_kind);
         let size = |o: bool| format!(",\"size_bytes\":{}", if o { 16 << 20 } else { 1 << 20 });
         assert_eq!(two_kinds("round-robin", size), by_kind);
-        assert_eq!(two_kinds("round-robin", |_| String::new()), ["AUTO", "AUTO"], "not told, all share one policy");
+        assert_eq!(
+            two_kinds("round-robin", |_| String::new()),
+            ["AUTO", "AUTO"],
+            "without the fields all calls share one policy"
+        );
     }
 
     #[test]
-    fn a_size_that_wavers_round_a_border_stays_with_its_policy() {
+    fn a_size_that_varies_around_a_border_stays_with_its_policy() {
         let border = (1u64 << 20) as f64 * std::f64::consts::SQRT_2;
         let input: String = (0..41)
             .map(|i| {
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_readings_empty_lines_and_a_last_line_without_its_end_are_fine() {
+    fn lost_readings_empty_lines_and_an_unterminated_last_line_are_accepted() {
         let (result, lines) = talk("{\"time_us\":null}\n\n  \n{\"time_us\":3, \"node\":\"n0\"}");
         assert_eq!((result, lines.len()), (Ok(()), 3));
     }

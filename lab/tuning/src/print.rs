@@ -1,4 +1,4 @@
-//! What `linkwise tune` prints.
+//! The output of `linkwise-lab tune`.
 
 use super::evaluate::PolicyScore;
 use super::targets::TargetResult;
@@ -89,7 +89,7 @@ fn count(value: Option<f64>) -> String {
 fn score_json(policy: &str, s: &Score, entry: &Entry) -> Value {
     let names = entry.spec.arms.iter().map(ToString::to_string);
     let ends: serde_json::Map<String, Value> = match entry.spec.is_shuffled {
-        true => Default::default(), // a name means another arm in every run
+        true => Default::default(), // for shuffled arms a name means another arm in every run
         false => names.zip(s.ends_with(entry.spec.arms.len()).into_iter().map(Value::from)).collect(),
     };
     json!({
@@ -118,7 +118,7 @@ fn score_json(policy: &str, s: &Score, entry: &Entry) -> Value {
     })
 }
 
-/// Whether a part of the run remains after it counts as settled; only that part has looks.
+/// True if a part of the run remains after it counts as settled. Only that part has explorations to count.
 fn has_settled(entry: &Entry) -> bool {
     entry.spec.calls.min(entry.spec.change.map_or(u64::MAX, |c| c.0)) > entry.spec.settled_at
 }
@@ -177,7 +177,7 @@ pub fn scores(
     Ok(())
 }
 
-/// `AUTO 60 %, TREE/SIMPLE 40 %`: arms by how many runs end with them.
+/// `AUTO 60 %, TREE/SIMPLE 40 %`: the arms by the share of runs that end with them.
 fn ends(entry: &Entry, score: &Score) -> String {
     let shares = score.ends_with(entry.spec.arms.len());
     let mut arms: Vec<_> = entry.spec.arms.iter().zip(shares).filter(|a| a.1 > 0.0).collect();
@@ -189,7 +189,7 @@ fn percent(v: f64) -> String {
     if v.is_nan() { "-".into() } else { format!("{:.1}", 100.0 * v) }
 }
 
-/// Where an environment's levels come from.
+/// The origin of an environment's levels.
 pub fn source(entry: &Entry) -> &'static str {
     if entry.is_made_up { "simulated, levels made up" } else { "published levels, simulated calls" }
 }
@@ -199,7 +199,7 @@ fn decisions(lines: &[PolicyScore]) -> String {
     table(&head, 1, rows)
 }
 
-/// Head and rows of the table of decisions. Columns that say nothing here (no change, one rank) are left out.
+/// Head and rows of the table of decisions, without columns that have no meaning for these runs (no change, one rank).
 pub fn decision_rows(lines: &[PolicyScore]) -> (Vec<String>, Vec<Vec<String>>) {
     let has_change = lines.iter().any(|l| l.score.outcomes.iter().any(|o| o.recovered_after.is_some()));
     let do_ranks_differ = lines.iter().any(|l| l.score.mean(|o| o.differing_calls as f64) > 0.0);

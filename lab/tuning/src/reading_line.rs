@@ -1,4 +1,5 @@
-//! One input line of `linkwise-lab tune play`: the time of a call. The file has no other dependency of this crate, so that it can be fuzzed.
+//! One input line of `linkwise-lab tune play`: the time of a call. The file uses nothing else of this crate, so that it
+//! can be fuzzed.
 
 use ::tune::Context;
 use serde_json::{Map, Value};
@@ -18,7 +19,7 @@ pub struct Next {
 /// One line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Read {
-    /// Microseconds of the call that was decided last; none if its reading was lost.
+    /// Time of the call that was decided last, microseconds; `None` if its reading was lost.
     pub time_us: Option<f64>,
     /// Its channels, if given.
     pub channels: Option<u8>,

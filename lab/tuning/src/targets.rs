@@ -1,4 +1,4 @@
-//! The targets of a tuner, measured.
+//! Evaluates the targets of a tuning policy.
 
 use super::print;
 use crate::trials::{self, Settings};
@@ -34,7 +34,7 @@ pub struct Measured {
     pub is_met: bool,
 }
 
-/// Measures and prints.
+/// Evaluates and prints.
 pub fn run(policies: &[String], settings: &Settings, only: Option<&str>, format: Format) -> Result<(), Failure> {
     let log = trials::data::bandit_log()?;
     let mut all = targets::all(log.as_ref());
@@ -44,7 +44,7 @@ pub fn run(policies: &[String], settings: &Settings, only: Option<&str>, format:
             return Err(Failure::input(format!("--only {words}: no target's statement contains that")));
         }
     }
-    // Several targets look at one environment: it is played once.
+    // Several targets use the same environment: it is played once.
     let mut specs: Vec<&Spec> = Vec::new();
     for spec in all.iter().flat_map(|a| &a.specs) {
         if !specs.contains(&spec) {
@@ -90,7 +90,7 @@ mod tests {
     use ::trial::targets::Measure;
 
     #[test]
-    fn environments_of_one_name_and_other_levels_are_told_apart() {
+    fn environments_with_one_name_and_different_levels_are_distinguished() {
         let spec =
             |level: f64| Spec { calls: 60, ..Spec::new("same", 1_000.0, &[level], Noise::LogNormal { cv: 0.01 }) };
         let (good, bad) = (spec(0.5), spec(1.5));

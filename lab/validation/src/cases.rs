@@ -1,4 +1,5 @@
-//! From tables to cases that can be scored: rows with a prediction target, families, and rows left out with their reasons.
+//! Converts tables to cases that can be scored: rows with a prediction target, families, and rows left out with their
+//! reasons.
 
 use super::system::{self, Words};
 use super::table::{Kind, Table, TableRow, shortened};
@@ -7,7 +8,7 @@ use fabric::{Constants, Fabric, RunOptions};
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId, catalog};
 
-/// Sizes from here on, and peaks, count as plateau.
+/// Sizes from this one on, and peaks, count as plateau.
 pub const PLATEAU_BYTES: u64 = 64 << 20;
 /// The size at which peaks without a size are judged.
 const PEAK_SIZE: Bytes = Bytes::gib(8);
@@ -15,9 +16,9 @@ const PEAK_SIZE: Bytes = Bytes::gib(8);
 /// Source x system x collective.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FamilyName {
-    /// Repository, paper or thread: the first words of the source column; of a BandPilot table its repository.
+    /// Repository, paper or thread: the first words of the source column; for a BandPilot table its repository.
     pub source: String,
-    /// The system column; of a BandPilot table the host or `4 hosts`.
+    /// The system column; for a BandPilot table the host or `4 hosts`.
     pub system: String,
     /// The collective.
     pub collective: String,
@@ -39,7 +40,7 @@ pub struct Case {
     pub run: RunOptions,
     /// Measured quantity.
     pub measured_gb_per_s: f64,
-    /// Plateau or part of a sweep.
+    /// True for the plateau, false for a part of a sweep.
     pub plateau: bool,
     /// `file:line`.
     pub place: String,
@@ -55,7 +56,7 @@ pub struct Cases {
     /// Rows left out: family, reason, count.
     pub left_out: BTreeMap<usize, BTreeMap<String, usize>>,
     pub clusters: Vec<Cluster>,
-    /// Rows that count.
+    /// Number of scored rows.
     pub cases: Vec<Case>,
     systems: HashMap<String, usize>,
 }
@@ -95,7 +96,10 @@ impl Cases {
                         system: shortened(table.field(row, "system")),
                         collective: "p2p".into(),
                     });
-                    self.leave(family, "a peer-to-peer matrix, no collective (see `linkwise topology import`)".into());
+                    self.leave(
+                        family,
+                        "a peer-to-peer matrix, not a collective (see `linkwise topology import`)".into(),
+                    );
                 }
             }
         }
@@ -175,7 +179,7 @@ impl Cases {
                     return Err(table.at(
                         row,
                         "gpus",
-                        format!("`{}` is no GPU 0 to {} named once", shortened(word), n - 1),
+                        format!("`{}` is not a GPU from 0 to {}, or is named twice", shortened(word), n - 1),
                     ));
                 }
             }
@@ -240,7 +244,7 @@ impl Cases {
         Ok(())
     }
 
-    /// Fabrics of all systems.
+    /// The fabrics of all systems.
     pub fn fabrics(&self) -> Vec<Fabric<'_>> {
         self.clusters.iter().map(|c| Fabric::with_constants(c, Constants::default())).collect()
     }
@@ -255,7 +259,8 @@ fn one_host(type_name: &str) -> Cluster {
     }
 }
 
-/// Repository or thread: `github NVIDIA/nccl issue 1368 ...` and `github NVIDIA/nccl-tests README.md` give their first two words.
+/// The repository or thread: the first two words of texts such as `github NVIDIA/nccl issue 1368 ...` and `github
+/// NVIDIA/nccl-tests README.md`.
 fn source_of(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().take(2).collect();
     shortened(&words.join(" "))

@@ -1,9 +1,9 @@
-//! Fitting the latency and ramp constants: damped Gauss-Newton (Levenberg-Marquardt) on their logarithms with weights that make
-//! outliers count less (iteratively re-weighted least squares), deterministic.
+//! Fits the latency and ramp constants: damped Gauss-Newton (Levenberg-Marquardt) on their logarithms, with weights
+//! that reduce the influence of outliers (iteratively re-weighted least squares). Deterministic.
 //!
-//! Fitted are the fields that `fabric::constants` marks so (latencies, ramps, copies). Plateau rates, link and NIC efficiencies and
-//! NCCL's decisions are measured or nominal and stay unchanged. The search starts from one nominal set for all classes (the
-//! latencies of NCCL's own cost model), not from the shipped constants.
+//! The fit changes the fields that `fabric::constants` marks (latencies, ramps, copies). Plateau rates, link and NIC
+//! efficiencies and NCCL's decisions are measured or nominal and stay unchanged. The search starts from one nominal set
+//! for all classes (the latencies of NCCL's cost model), not from the shipped constants.
 
 use super::cases::{Case, Cases};
 use super::score::{ValidationReport, predict, score};
@@ -15,29 +15,29 @@ use topology::{Collective, NetworkClass};
 
 /// Steps of the search.
 const STEPS: usize = 48;
-/// Relative change that measures a derivative.
+/// Relative change for numerical derivatives.
 const NUDGE: f64 = 0.01;
-/// How far latencies and ramps of a class may move from nominal, as a factor.
+/// Largest change of latencies and ramps of a class from nominal, as a factor.
 const CURVE_FACTOR: f64 = 12.0;
 /// The same for shares and copies.
 const SHARE_FACTOR: f64 = 2.0;
 /// The same for networks.
 const NETWORK_FACTOR: f64 = 6.0;
-/// Rows of one family that the fit looks at, spread over its table.
+/// Number of rows of one family in the fit, spread over its table.
 const ROWS_PER_FAMILY: usize = 60;
-/// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems that behave unlike
-/// their class do not pull its constants.
+/// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems
+/// that differ from their class therefore have little influence on its constants.
 const ERROR_HALF: f64 = 0.15;
 
-/// Weight of staying near the nominal value: constants that no row determines do not drift.
+/// Weight of the distance from the nominal value. It keeps constants that no row determines from drifting.
 const RIDGE: f64 = 0.002;
-/// Weight of staying near the same constant of the other classes (or networks), as factors on nominal: a class without rows for a collective
-/// learns from the others.
+/// Weight of the distance from the same constant of the other classes (or networks), as factors on nominal. A class
+/// without rows for a collective thereby learns from the others.
 const KINSHIP: f64 = 0.005;
 
-/// Classes with constants of their own to fit; P100 follows V100, L40S and 4090 (PCIe only) need none.
+/// Classes with separate constants to fit; P100 uses those of V100, L40S and 4090 (PCIe only) need none.
 const CLASSES: [GpuClass; 4] = [GpuClass::Volta, GpuClass::Ampere, GpuClass::Hopper, GpuClass::Blackwell];
-/// Networks with constants of their own to fit; no-GPUDirect and TCP follow RoCE (too few sweeps are published).
+/// Networks with separate constants to fit; no-GPUDirect and TCP use those of RoCE (too few sweeps are published).
 const NETWORKS: [(NetworkClass, GpuClass); 4] = [
     (NetworkClass::Infiniband, GpuClass::Hopper),
     (NetworkClass::Roce, GpuClass::Hopper),
@@ -48,9 +48,9 @@ const NETWORKS: [(NetworkClass, GpuClass); 4] = [
 /// Fitted constants of one network.
 const NETWORK_FIELDS: usize = 11;
 
-/// Both halves: families laid out as systems x collectives and coloured like a chess board, so that each half knows every
-/// collective and half of what was published of every system. (Halves that lack a whole GPU generation or a whole collective say more about
-/// the gap than about the fit.)
+/// Both halves. The families are arranged as systems x collectives and coloured like a chess board, so that each half
+/// has every collective and half of the published data of every system. (Halves without a whole GPU generation or a
+/// whole collective would measure the gap rather than the fit.)
 #[derive(Clone, Debug, Serialize)]
 pub struct Cross {
     /// First half, judged with constants fitted on the second.
@@ -91,7 +91,7 @@ pub fn all(cases: &Cases, fabrics: &[Fabric]) -> String {
     format!("{fitted:#?}\n")
 }
 
-/// Shows every fitted constant to `see`, in a fixed order, with the factor that it may move up or down from its nominal value.
+/// Passes every fitted constant to `see`, in a fixed order, with the largest factor of its change from nominal.
 fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64, f64)) {
     fn curve(c: &mut LatencyCurve, see: &mut dyn FnMut(&mut f64, f64)) {
         [&mut c.base_us, &mut c.step_us, &mut c.fill_us, &mut c.fill_at, &mut c.fill_power]
@@ -157,8 +157,8 @@ fn with(c: &Constants, values: &[f64]) -> Constants {
     c
 }
 
-/// The rows of the families that `train` names, each with its weight: at most [`ROWS_PER_FAMILY`] of a family, and plateau and sweep of a family
-/// have equal weight, independent of their numbers of rows.
+/// The rows of the families that `train` selects, with weights: at most [`ROWS_PER_FAMILY`] of each family. Plateau and sweep
+/// of a family have equal weights, independent of their numbers of rows.
 fn weighted_rows(cases: &Cases, train: impl Fn(usize) -> bool) -> Vec<(&Case, f64)> {
     let mut by_family = vec![Vec::new(); cases.families.len()];
     for c in cases.cases.iter().filter(|c| train(c.family)) {
@@ -167,7 +167,8 @@ fn weighted_rows(cases: &Cases, train: impl Fn(usize) -> bool) -> Vec<(&Case, f6
     for rows in &mut by_family {
         let n = rows.len();
         if n > ROWS_PER_FAMILY {
-            // Multiples of the golden ratio: even over the table, and never in step with its sizes or configurations.
+            // Multiples of the golden ratio: uniform over the table, and independent of the period of its sizes and
+            // configurations.
             let at = |i: usize| (i as f64 * 0.618_033_988_749_895).fract();
             let mut order: Vec<usize> = (0..n).collect();
             order.sort_by(|a, b| at(*a).total_cmp(&at(*b)));
@@ -185,13 +186,13 @@ fn weighted_rows(cases: &Cases, train: impl Fn(usize) -> bool) -> Vec<(&Case, f6
     out
 }
 
-/// Fits the constants on the families that `train` names.
+/// Fits the constants on the families that `train` selects.
 fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Constants {
     let fit = Fit::new(fabrics, weighted_rows(cases, train));
     let mut at = Point { errors: fit.errors(&fit.origin), logs: fit.origin.clone() };
     let mut damping = 1e-2;
     for step in 0..STEPS {
-        // Wide at first, so that no early outlier is excluded forever.
+        // Wide at first, so that no row that looks like an outlier early is excluded permanently.
         let half = (0.6 * 0.9f64.powi(step as i32)).max(ERROR_HALF);
         if let Some(better) = fit.step(&at, half, &mut damping) {
             at = better;
@@ -200,18 +201,19 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
     fit.constants(&at.logs)
 }
 
-/// A place of the search: the logarithms of all constants, and the error of every row there.
+/// One point of the search: the logarithms of all constants, and the errors of all rows.
 struct Point {
     logs: Vec<f64>,
     errors: Vec<f64>,
 }
 
-/// What the search minimises: the weighted errors of the rows, and the distance of the constants from their nominal values and from their kin.
+/// The objective of the search: the weighted errors of the rows, and the distances of the constants from their nominal values
+/// and from related constants.
 struct Fit<'a> {
     fabrics: &'a [Fabric<'a>],
     rows: Vec<(&'a Case, f64)>,
     start: Constants,
-    /// Logarithms of the nominal values, and how far each may move from them.
+    /// Logarithms of the nominal values, and the allowed distance from each.
     origin: Vec<f64>,
     reach: Vec<f64>,
     kin: Vec<Vec<usize>>,
@@ -237,7 +239,7 @@ impl<'a> Fit<'a> {
         self.rows.iter().map(|(r, _)| (predict(r, &tuned).0 / r.measured_gb_per_s).max(1e-9).ln()).collect()
     }
 
-    /// Distance of a constant from the mean of its kin, and from nominal.
+    /// Distance of a constant from the mean of the related constants, and from its nominal value.
     fn away(&self, logs: &[f64], i: usize) -> (f64, f64) {
         let kin = &self.kin[i];
         let mean = kin.iter().map(|&j| logs[j] - self.origin[j]).sum::<f64>() / kin.len() as f64;
@@ -285,7 +287,8 @@ impl<'a> Fit<'a> {
         (normal, right)
     }
 
-    /// A step that lowers the cost, if one of six dampings has one; `damping` falls after a success and grows after a failure.
+    /// Tries six dampings and returns the first step that lowers the cost. `damping` falls after a success and grows after a
+    /// failure.
     fn step(&self, at: &Point, half: f64, damping: &mut f64) -> Option<Point> {
         let (normal, right) = self.normal_equations(at, half);
         let n = right.len();
@@ -309,7 +312,7 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// For every constant, the places of the same constant in the other classes or networks, itself included.
+/// For every constant, the indices of the same constant in the other classes or networks, itself included.
 fn kin(count: usize) -> Vec<Vec<usize>> {
     let pcie = 2 * 5 + 3;
     let networks = NETWORKS.len() * NETWORK_FIELDS;

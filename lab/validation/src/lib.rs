@@ -1,4 +1,4 @@
-//! `linkwise-lab validate`: the physics against published measurements.
+//! `linkwise-lab validate`: compares the physics with published measurements.
 //!
 //! A family is source x system x collective: the repository, paper or thread of the `source` column (its first two words), the
 //! `system` column, the collective. Figures over families are medians over families, so that no single source decides.
@@ -16,7 +16,7 @@ use console::Format;
 use std::path::PathBuf;
 use table::Table;
 
-/// Most files of one call.
+/// Maximum number of files of one call.
 const FILES_MAX: usize = 1_000;
 
 /// Arguments of `linkwise-lab validate`.
@@ -41,7 +41,7 @@ pub struct Args {
     fit_all: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args) -> Result<(), Failure> {
     if args.files.len() > FILES_MAX {
         return Err(Failure::input(format!("{} files; at most {FILES_MAX} at once", args.files.len())));

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use topology::nccl::Algorithm;
 
-/// Rows listed as the worst.
+/// Number of listed worst rows.
 const WORST: usize = 10;
 
 /// One row's error.
@@ -18,7 +18,7 @@ pub struct RowError {
     pub allocation: String,
     /// Size, bytes.
     pub size_bytes: u64,
-    /// Algorithm that the rule took; `None` for sends from rank to rank.
+    /// Algorithm of the prediction; `None` for sends from rank to rank.
     pub algorithm: Option<Algorithm>,
     /// Predicted bus bandwidth.
     pub predicted_busbw_gb_per_s: f64,
@@ -31,7 +31,7 @@ pub struct RowError {
 /// Errors of some rows.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
-    /// Rows that count.
+    /// Number of scored rows.
     pub rows: usize,
     /// Median of the absolute errors; null without rows.
     pub median_abs_error_pct: Option<f64>,
@@ -41,7 +41,7 @@ pub struct Stats {
     pub median_signed_error_pct: Option<f64>,
 }
 
-/// Errors of the rows of one family, or the medians of the families' figures (`rows` is then the sum).
+/// Errors of the rows of one family, or medians over the families (then `rows` is the sum).
 #[derive(Clone, Debug, Serialize)]
 pub struct Errors {
     /// All rows.
@@ -57,7 +57,7 @@ pub struct Errors {
     pub sweep: Stats,
 }
 
-/// One family.
+/// The result of one family.
 #[derive(Clone, Debug, Serialize)]
 pub struct Family {
     /// Repository, paper or thread.
@@ -66,20 +66,20 @@ pub struct Family {
     pub system: String,
     /// Collective.
     pub collective: String,
-    /// Of its rows.
+    /// The errors of its rows.
     #[serde(flatten)]
     pub errors: Errors,
-    /// Description of the error where the median is above 15 %.
+    /// Description of the error if the median is above 15 %.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Over families.
+/// The figures over all families.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overall {
-    /// Families with rows that count.
+    /// Families with scored rows.
     pub families: usize,
-    /// Median over families of every figure.
+    /// Medians over the families.
     #[serde(flatten)]
     pub errors: Errors,
     /// The rows with the largest absolute error.
@@ -91,7 +91,7 @@ pub struct Overall {
 pub struct ValidationReport {
     /// By family.
     pub families: Vec<Family>,
-    /// Over families.
+    /// The figures over all families.
     pub overall: Overall,
 }
 
@@ -113,7 +113,7 @@ fn stats(signed: &[f64]) -> Stats {
     }
 }
 
-/// Medians of the families' figures; counts are summed.
+/// Medians over the families, and the sums of counts.
 fn over_families(families: &[Family]) -> Errors {
     let median_of = |of: fn(&Errors) -> &Stats| {
         let with: Vec<&Stats> = families.iter().map(|f| of(&f.errors)).filter(|s| s.rows > 0).collect();
@@ -146,7 +146,7 @@ pub fn predict(case: &Case, fabrics: &[Fabric]) -> (f64, Option<Algorithm>) {
     (e.busbw.gb_per_s(), e.algorithm)
 }
 
-/// A case's error, with its family and whether it counts for the plateau.
+/// The error of a case, its family, and whether the case belongs to the plateau.
 struct Scored {
     family: usize,
     plateau: bool,
@@ -167,7 +167,7 @@ fn scored(case: &Case, fabrics: &[Fabric]) -> Scored {
     Scored { family: case.family, plateau: case.plateau, error }
 }
 
-/// The errors of family `i`, of its rows among `all_rows`.
+/// The errors of the rows of family `i` in `all_rows`.
 fn family(i: usize, cases: &Cases, all_rows: &[Scored]) -> Family {
     let rows: Vec<&Scored> = all_rows.iter().filter(|r| r.family == i).collect();
     let stats_of = |wanted: &dyn Fn(&Scored) -> bool| {
@@ -208,7 +208,7 @@ pub fn score(cases: &Cases, fabrics: &[Fabric]) -> ValidationReport {
     ValidationReport { families, overall }
 }
 
-/// What the error of a family looks like, from its rows: small messages, the ramp, or the plateau.
+/// The form of a family's error, from its rows: small messages, the ramp, or the plateau.
 fn why(rows: &[&Scored]) -> String {
     let part = |low: u64, high: u64| {
         let of_size = rows.iter().map(|r| &r.error).filter(|e| (low..high).contains(&e.size_bytes));

@@ -1,4 +1,4 @@
-//! One fixed rule that turns the system columns of a row into a cluster and an allocation.
+//! One fixed rule that converts the system columns of a row to a cluster and an allocation.
 //!
 //! Only the columns gpu, gpus_per_node, nodes, allocation, interconnect, nic, algo, proto and note are read, never the result.
 
@@ -9,10 +9,10 @@ use topology::{
     PathKind, Pcie, catalog,
 };
 
-/// Most hosts that a row may name.
+/// Maximum number of hosts of a row.
 const HOSTS_MAX: usize = 4_096;
 
-/// What a row says about its system, as text.
+/// The system columns of a row, as text.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
     /// GPU model.
@@ -21,7 +21,7 @@ pub struct Words<'a> {
     pub system: &'a str,
     /// GPUs of one node.
     pub gpus_per_node: &'a str,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: &'a str,
     /// GPUs used.
     pub allocation: &'a str,
@@ -38,7 +38,7 @@ pub struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// From the fields of a row, by their columns.
+    /// Reads the fields of a row by column.
     pub fn of(field: impl Fn(&'static str) -> &'a str) -> Self {
         Words {
             gpu: field("gpu"),
@@ -54,7 +54,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The same for all rows that have one cluster of so many hosts.
+    /// A key that is equal for all rows on the same cluster with the same number of hosts.
     pub fn cluster_key(&self, hosts: usize) -> String {
         let Words { gpu, system, gpus_per_node, nodes, interconnect, nic, note, .. } = self;
         format!("{gpu}|{system}|{gpus_per_node}|{nodes}|{interconnect}|{nic}|{note}|{hosts}")
@@ -67,7 +67,7 @@ pub struct Case {
     /// The system.
     pub cluster: Cluster,
     pub allocation: Allocation,
-    /// How the collective ran.
+    /// Settings of the run.
     pub run: RunOptions,
 }
 
@@ -162,17 +162,17 @@ fn network_class(nic: &str, note: &str) -> NetworkClass {
     }
 }
 
-/// NVLinks of a GPU.
+/// The NVLinks of a GPU.
 #[derive(Clone, Copy)]
 struct NvLinks {
     links: u8,
-    /// Nominal, one link in one direction.
+    /// Nominal rate of one link in one direction, GB/s.
     link_gb_per_s: f64,
-    /// Do its switches multicast and reduce (NVLink SHARP)?
+    /// True if its switches multicast and reduce (NVLink SHARP).
     sharp: bool,
 }
 
-/// The NVLinks of a model.
+/// The NVLinks of a GPU model.
 fn nvlinks(gpu: &str, interconnect: &str) -> Option<NvLinks> {
     let g = gpu.to_ascii_uppercase();
     let has = |w: &str| g.contains(w);
@@ -210,7 +210,7 @@ fn pcie_generation(gpu: &str, interconnect: &str) -> u8 {
     }
 }
 
-/// A host of `n` GPUs without its NICs.
+/// A host of `n` GPUs without NICs.
 fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
     if n > topology::GPUS_PER_HOST_MAX {
         return Err(format!(
@@ -237,7 +237,7 @@ fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
     })
 }
 
-/// Sockets and PCIe switches of a host, as far as a row states them.
+/// Sockets and PCIe switches of a host, from the fields of a row.
 struct Board {
     gpus: usize,
     two_sockets: bool,
@@ -269,7 +269,7 @@ impl Board {
         }
     }
 
-    /// The paths between all GPUs, where `links` gives the NVLinks of two.
+    /// The paths between all GPUs. `links`: the number of NVLinks between two GPUs.
     fn paths(&self, links: impl Fn(usize, usize) -> Option<u8>) -> Vec<Vec<PathKind>> {
         let path = |a: usize, b: usize| match links(a, b) {
             _ if a == b => PathKind::Same,
@@ -280,18 +280,18 @@ impl Board {
     }
 }
 
-/// How NVLinks join the GPUs of a host.
+/// The connections of the GPUs of a host by NVLink.
 enum Wiring {
     /// Bridges between neighbours.
     Pairs,
-    /// So many links between any two GPUs.
+    /// This number of links between any two GPUs.
     Mesh(u8),
-    /// As in the first hosts with eight V100.
+    /// The cube mesh of the first hosts with eight V100.
     CubeMesh,
     Switched,
 }
 
-/// The wiring that a row states, for GPUs with `links` NVLinks; none where the GPUs have PCIe alone.
+/// The wiring in a row, for GPUs with `links` NVLinks; `None` if the GPUs have only PCIe.
 fn wiring(w: &Words, board: &Board, links: u8) -> Option<Wiring> {
     let inter = w.interconnect.to_ascii_uppercase();
     let says = |word: &str| inter.contains(word);
@@ -303,7 +303,7 @@ fn wiring(w: &Words, board: &Board, links: u8) -> Option<Wiring> {
         return Some(Wiring::Pairs);
     }
     let direct = inter.split("NV").nth(1).and_then(leading_number).filter(|_| says("DIRECT"));
-    // Links to every other GPU without a switch: their number in parentheses, else the GPU's links divided evenly.
+    // Direct links to every other GPU: the number in parentheses, else the links of the GPU divided by the number of peers.
     let all_to_all = says("ALL-TO-ALL");
     let mesh = (says("MESH") || all_to_all).then(|| {
         let stated = inter.split('(').nth(1).and_then(leading_number).filter(|_| !all_to_all);
@@ -333,7 +333,7 @@ fn gpu_paths(w: &Words, board: &Board) -> Result<(Vec<Vec<PathKind>>, Option<NvL
     Ok((paths, Some(NvLinkFabric { link_rate, switched, multicast: spec.sharp && switched })))
 }
 
-/// Links of an NVLink bridge: H100 and A100 boards have 12, others what the model has.
+/// Number of links of an NVLink bridge: H100 and A100 boards have 12, other models have the given number.
 fn bridge_links(w: &Words, links: u8) -> u8 {
     let stated = w.interconnect.split('(').nth(1).and_then(leading_number);
     match stated {

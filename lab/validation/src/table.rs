@@ -1,4 +1,4 @@
-//! Reading published measurement tables: which format a file has, and its rows with the place of every field.
+//! Reads published measurement tables: the format of a file, and its rows with the position of every field.
 
 use console::Failure;
 use std::path::Path;
@@ -6,7 +6,7 @@ use topology::Bytes;
 
 /// Largest file read, bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Most rows of one file.
+/// Maximum number of rows of one file.
 const ROWS_MAX: usize = 500_000;
 /// Longest field, bytes.
 const FIELD_BYTES_MAX: usize = 4_096;
@@ -66,7 +66,7 @@ const OTHER_NAMES: [(&str, &[&str]); 8] = [
     ("nccl_version", &["nccl"]),
 ];
 
-/// Where a column is in a header: under its own name or another.
+/// Position of a column in a header, under its own name or another.
 fn find(headers: &[String], column: &str) -> Option<usize> {
     headers.iter().position(|h| h == column).or_else(|| {
         let others = OTHER_NAMES.iter().find(|o| o.0 == column)?.1;
@@ -84,7 +84,7 @@ impl Kind {
             Kind::P2pMatrix => &P2P_COLUMNS,
         }
     }
-    /// In words.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Measurements => "measurements",
@@ -113,11 +113,11 @@ pub struct Table {
     pub kind: Kind,
     /// Its rows.
     pub rows: Vec<TableRow>,
-    /// Are columns in another order, or are there more than the format has?
+    /// True if columns are in another order, or if there are more than the format has.
     pub reordered: bool,
-    /// Does the file have carriage returns or a byte order mark?
+    /// True if the file has carriage returns or a byte order mark.
     pub foreign_text: bool,
-    /// For pointing at fields: place of each known column in the file.
+    /// Position of each known column in the file, for error messages.
     places: Vec<usize>,
     text: String,
 }
@@ -134,7 +134,7 @@ fn utf8<'b>(name: &str, bytes: &'b [u8]) -> Result<&'b str, Failure> {
     })
 }
 
-/// The format whose columns a header has, each once.
+/// The format whose columns all appear in the header. An error if no format fits or if a column appears twice.
 fn kind_of(name: &str, headers: &[String]) -> Result<Kind, Failure> {
     let kinds = [Kind::Measurements, Kind::IntraTable, Kind::MultiHostTable, Kind::P2pMatrix];
     let kind = kinds.into_iter().find(|k| k.columns().iter().all(|c| find(headers, c).is_some()));
@@ -142,7 +142,7 @@ fn kind_of(name: &str, headers: &[String]) -> Result<Kind, Failure> {
         let found = headers.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(",");
         let found: String = found.chars().take(200).collect();
         return Err(Failure::input(format!(
-            "{name}, line 1, column 1: the header `{found}` is no known format; expected one of\n  {}",
+            "{name}, line 1, column 1: the header `{found}` is not a known format; expected one of\n  {}",
             kinds.map(|k| format!("{} ({})", k.columns().join(","), k.name())).join("\n  ")
         )));
     };
@@ -152,7 +152,7 @@ fn kind_of(name: &str, headers: &[String]) -> Result<Kind, Failure> {
     }
 }
 
-/// Does a row have a field for every column, and none that is too long?
+/// Checks that a row has one field for every column, and that no field is too long.
 fn check(record: &csv::StringRecord, headers: &[String]) -> Result<(), String> {
     if record.len() != headers.len() {
         return Err(format!(
@@ -168,7 +168,7 @@ fn check(record: &csv::StringRecord, headers: &[String]) -> Result<(), String> {
 }
 
 impl Table {
-    /// Reads a file whole, within limits.
+    /// Reads a whole file, within limits.
     pub fn read(path: &Path) -> Result<Table, Failure> {
         let meta = std::fs::metadata(path).map_err(|e| Failure::file("read", path, e))?;
         if meta.is_dir() {

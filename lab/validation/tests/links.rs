@@ -1,4 +1,4 @@
-//! The bound of the links alone, the physics and the model of NCCL's decisions agree about which is above which.
+//! Checks the order of the bound of the links, the physics and the model of NCCL's decisions.
 
 use fabric::Fabric;
 use nccl_model::Communicator;
@@ -38,7 +38,8 @@ fn the_links_alone_allow_what_nccls_decisions_are_predicted_to_reach() {
     }
 }
 
-/// The physics was several times below NCCL's own estimate at 16 MiB on 64 hosts, and published figures lie between both.
+/// The physics was once several times below NCCL's own estimate at 16 MiB on 64 hosts; published figures lie between
+/// the two.
 #[test]
 fn the_physics_is_within_a_factor_of_three_of_nccls_own_estimate_on_many_hosts() {
     for class in [NetworkClass::Infiniband, NetworkClass::Roce] {

@@ -78,7 +78,7 @@ impl Folder {
         Folder::for_job(root, b"", process)
     }
 
-    /// As [`new`](Folder::new), for the job with this token.
+    /// The same as [`new`](Folder::new), for the job with this token.
     pub fn for_job(root: &Path, token: &[u8], process: ProcessId) -> io::Result<Self> {
         let job = root.join(format!("job-{:016x}", wire::bytes::hash(token)));
         let schedule = PollSchedule { next: Instant::now(), pause: POLL_INTERVAL };

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Limit on notes that wait to be taken.
 const NOTES_MAX: usize = 16;
 
-/// Where the processes of a job find each other.
+/// The place where the processes of a job find each other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Rendezvous {
     /// An abstract Unix socket, for jobs on one host. At most 80 bytes.
@@ -71,7 +71,7 @@ impl FromStr for Rendezvous {
     }
 }
 
-/// What [`Endpoint::poll`] reports.
+/// An event that [`Endpoint::poll`] reports.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TransportEvent {
     /// All ranks of a communicator have announced themselves.
@@ -85,7 +85,7 @@ pub enum TransportEvent {
 /// One process's end of the job's channel. Only [`poll`](Endpoint::poll) blocks. Messages may be lost when a connection breaks; a sender that needs
 /// an answer repeats its message.
 pub trait Endpoint: Send {
-    /// Announces a rank of this process. Call it once per rank; the endpoint repeats the announcement where needed.
+    /// Announces a rank of this process. Call it once per rank; the endpoint repeats the announcement as needed.
     fn announce(&mut self, announcement: Announcement);
 
     /// Withdraws this process's announcements for a communicator.
@@ -94,7 +94,7 @@ pub trait Endpoint: Send {
     /// Sends a message to a process of a roster.
     fn send(&mut self, to: ProcessId, body: &[u8]);
 
-    /// Waits at most `timeout` for activity and appends what happened to `events`.
+    /// Waits at most `timeout` for activity and appends the events to `events`.
     fn poll(&mut self, timeout: Duration, events: &mut Vec<TransportEvent>);
 
     /// Lines for the log, each reported once.
@@ -102,6 +102,6 @@ pub trait Endpoint: Send {
         Vec::new()
     }
 
-    /// Sends what is queued and closes, within the deadline.
+    /// Sends the queued messages and closes, within the deadline.
     fn close(&mut self, deadline: Duration);
 }

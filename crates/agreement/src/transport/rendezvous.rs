@@ -1,8 +1,8 @@
 //! The addresses of the rendezvous, tried in turn.
 //!
-//! A name is resolved on its own thread, because a silent name server can block the lookup for as long as its timeout, and replies to other ranks
-//! must not wait for it. The thread is never joined: it ends with the C library's timeout. At most one such thread exists; its result is taken when
-//! it is there.
+//! A name is resolved on its own thread: a silent name server can block the lookup for its whole timeout, and replies
+//! to other ranks must not wait for it. The thread is never joined; it ends with the C library's timeout. At most one
+//! such thread exists.
 
 use super::Rendezvous;
 use super::packet::ADDRESSES_MAX;
@@ -71,7 +71,7 @@ impl RendezvousAddresses {
         all
     }
 
-    /// The address at which a process of this host listens: the same for all processes of the host, in whatever order they resolve.
+    /// The address at which a process of this host listens: the same for all processes of the host, independent of the order of the resolved addresses.
     pub fn listen_address(&self) -> Option<SocketAddr> {
         let tcp = |a: &Address| match a {
             Address::Tcp(a) => Some(*a),

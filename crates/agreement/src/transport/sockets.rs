@@ -1,5 +1,6 @@
-//! Transport over sockets. One process, the first that can listen at the rendezvous, also keeps the register: all processes announce their ranks to
-//! it and get rosters and leaders' addresses from it. All other messages go directly between a member's process and its leader's process.
+//! Transport over sockets. One process also keeps the register: the first one that can listen at the rendezvous. All
+//! processes announce their ranks to it and get rosters and leaders' addresses from it. All other messages go directly
+//! between a member's process and its leader's process.
 //!
 //! If the register's process ends, complete communicators do not need it. For new communicators the next process that can listen at the rendezvous
 //! becomes the register, and all processes announce again.
@@ -137,7 +138,7 @@ impl Sockets {
     /// Listens at the rendezvous. Succeeds only on its host, and there for one process.
     fn become_register(&mut self, address: &Address) -> bool {
         let at = match address {
-            // Of several local addresses all processes choose the same one, so that there is one register.
+            // If several addresses are local, all processes choose the same one, so that there is one register.
             Address::Tcp(a) if self.rendezvous.listen_address() != Some(*a) => return false,
             Address::Tcp(a) if self.bind.is_none() && self.rendezvous.is_name() => {
                 Address::Tcp(SocketAddr::new(any(a.ip()), a.port()))
@@ -214,7 +215,7 @@ impl Sockets {
                 }
             }
             (Packet::Complete { roster, host, addresses }, Via::Register) => {
-                // The communicator may have been forgotten meanwhile, or never been ours.
+                // The communicator may have been forgotten meanwhile, or may have no rank in this process.
                 let ours =
                     |a: &Announcement| a.comm == roster.comm && roster.members.iter().any(|p| p.process == a.process);
                 if self.announced.iter().any(ours) {

@@ -1,4 +1,5 @@
-//! Which arms there are: what NCCL has for a collective, or what its model says of the GPUs at hand.
+//! The arms of a run: all that NCCL has for a collective, or those that NCCL's model considers available on the given
+//! GPUs.
 
 use crate::ProfileError;
 use ::tune::{Algorithm, Arm, Protocol};
@@ -6,10 +7,11 @@ use nccl_model::{BuildError, Communicator};
 use topology::nccl::Version;
 use topology::{Cluster, Collective};
 
-/// Channel counts that are tried where `--channels auto` knows nothing of the machine.
+/// Channel counts of `--channels auto` if the machine is unknown.
 const CHANNELS_UNKNOWN: [u8; 3] = [4, 8, 16];
 
-/// Every way that NCCL has for a collective, before hardware has its say, AUTO first. Source: the live entries of NCCL's cost table.
+/// Every algorithm and protocol that NCCL has for a collective on any hardware, AUTO first. Source: the used entries of
+/// NCCL's cost table.
 pub fn known(collective: Collective) -> Vec<Arm> {
     use Algorithm::{CollNetChain, CollNetDirect, Nvls, NvlsTree, Pat, Ring, Tree};
     let (every_protocol, simple): (&[Algorithm], &[Algorithm]) = match collective {
@@ -24,7 +26,7 @@ pub fn known(collective: Collective) -> Vec<Arm> {
     out
 }
 
-/// The communicator of a job's GPUs by NCCL's model; `gpus` is a list such as `n0 n1:0`, all usable GPUs without one.
+/// The communicator of a job's GPUs by NCCL's model. `gpus` is a list such as `n0 n1:0`; `None` means all usable GPUs.
 pub fn communicator(cluster: &Cluster, gpus: Option<&str>, nccl: Version) -> Result<Communicator, ProfileError> {
     Communicator::of_list(nccl, cluster, gpus).map_err(|e| match e {
         BuildError::Gpus(why) => ProfileError::input(format!("--gpus: {why}")),
@@ -33,8 +35,8 @@ pub fn communicator(cluster: &Cluster, gpus: Option<&str>, nccl: Version) -> Res
     })
 }
 
-/// The arms of `--arms`: a list, or `available`. With a communicator the model of NCCL leaves out
-/// unavailable arms; without one, an unavailable arm fails its first launches and is given up.
+/// The arms of `--arms`: a list, or `available`. With a communicator, NCCL's model leaves out unavailable arms. Without
+/// one, an unavailable arm fails its first launches and is given up.
 pub fn of(
     asked: &str,
     channels: Option<&str>,
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_of_nccl_leaves_out_what_a_machine_has_not() {
+    fn the_model_of_nccl_leaves_out_arms_that_a_machine_cannot_run() {
         let of = |gpus| {
             let cluster = topology::catalog::cluster("h100").unwrap();
             let gpus = cluster.parse_gpus([gpus]).unwrap();

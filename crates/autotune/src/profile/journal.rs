@@ -1,7 +1,7 @@
 //! The journal of finished launches, next to the policy file, from which an interrupted run continues.
 //!
-//! One JSON object per line: first the settings of the run (a run with other settings cannot continue it), then one line per launch. The
-//! plan follows the first launch; a run that continues with more time keeps that plan.
+//! One JSON object per line: first the settings of the run, then one line per launch. A run with other settings cannot
+//! continue the journal. The plan follows the first launch; a run that continues with more time keeps that plan.
 
 use super::launch::Launch;
 use super::readings::LaunchSite;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const BYTES_MAX: usize = 256 << 20;
 /// The version of the format.
 pub const VERSION: u32 = 3;
-/// Longest launch of a record, seconds.
+/// Longest accepted launch of a record, seconds.
 const SECONDS_MAX: f64 = 1e7;
 
 /// The settings of a run.
@@ -40,11 +40,11 @@ pub struct JournalHeader {
     pub overlap: bool,
     /// Readings of each arm and size.
     pub iterations: u32,
-    /// Thrown away in each launch.
+    /// Discarded readings of each launch.
     pub warmup: u32,
-    /// Turns, at most.
+    /// Largest number of turns.
     pub rounds: u32,
-    /// Start, seconds since 1970; of the first part, if the run was cut off.
+    /// Start of the run, seconds since 1970; of its first part if it was interrupted.
     pub started_unix_s: u64,
 }
 
@@ -52,9 +52,9 @@ pub struct JournalHeader {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchRecord {
-    /// What was launched.
+    /// The parameters of the launch.
     pub launch: Launch,
-    /// How long it took, seconds.
+    /// Duration of the launch, seconds.
     pub seconds: f64,
     /// Microseconds by size in bytes.
     pub times_us: BTreeMap<u64, Vec<f64>>,
@@ -64,11 +64,11 @@ pub struct LaunchRecord {
     pub failure: Option<String>,
     /// True if the program compared its results and found wrong ones.
     pub is_wrong: bool,
-    /// Where it ran.
+    /// The site of the launch.
     pub place: LaunchSite,
 }
 
-/// The plan, as far as it does not follow from the first launch.
+/// The plan, without the parts that follow from the first launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournaledPlan {
@@ -89,11 +89,11 @@ pub enum JournalLine {
     Plan(JournaledPlan),
 }
 
-/// How the plan's line begins; no launch's does.
+/// Start of the plan's line. No launch's line begins with it.
 const PLAN: &str = "{\"turns\":";
 
 impl LaunchRecord {
-    /// A file may hold anything.
+    /// Checks the values: the file may have been edited.
     fn check(&self) -> Result<(), String> {
         if !(0.0..=SECONDS_MAX).contains(&self.seconds) {
             return Err(format!("a launch of {} s", self.seconds));
@@ -122,16 +122,16 @@ pub fn sibling(policy: &Path, ending: &str) -> PathBuf {
     policy.with_file_name(name)
 }
 
-/// The path of a policy file's journal.
+/// The path of the journal of a policy file.
 pub fn path_of(policy: &Path) -> PathBuf {
     sibling(policy, ".samples.jsonl")
 }
 
 impl Journal {
-    /// Opens or begins the journal. Returns its lines with their numbers; the header is that of the run's first part.
+    /// Opens or creates the journal. Returns its lines with their numbers; the header is that of the run's first part.
     ///
     /// # Errors
-    /// It belongs to a run with other settings, holds something else, or cannot be written.
+    /// The journal belongs to a run with other settings, is not a journal, or cannot be written.
     pub fn open(
         path: &Path,
         head: &JournalHeader,
@@ -148,7 +148,7 @@ impl Journal {
         match found {
             Some((head, lines, is_whole)) => {
                 if !is_whole {
-                    journal.write("")?; // ends a line that was cut off
+                    journal.write("")?; // ends a line that an interruption cut off
                 }
                 Ok((journal, head, lines))
             }
@@ -159,13 +159,13 @@ impl Journal {
         }
     }
 
-    /// Adds a launch; it is on disk when this returns.
+    /// Appends a launch. The line is on disk when the function returns.
     pub fn add(&mut self, entry: &LaunchRecord) -> Result<(), ProfileError> {
         let line = serde_json::to_string(entry).map_err(|e| ProfileError::file("write", &self.path, e))?;
         self.write(&line)
     }
 
-    /// Adds the plan.
+    /// Appends the plan.
     pub fn add_plan(&mut self, plan: &JournaledPlan) -> Result<(), ProfileError> {
         let line = serde_json::to_string(plan).map_err(|e| ProfileError::file("write", &self.path, e))?;
         self.write(&line)
@@ -183,10 +183,11 @@ pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Profi
     ProfileError::input(format!("{}:{line}: {}; {remedy}", path.display(), ::report::one_line(&what.to_string(), 300)))
 }
 
-/// Head, the other lines, and whether the last one is whole.
+/// Header, the other lines, and whether the last line is complete.
 type Found = (JournalHeader, Numbered, bool);
 
-/// The content of a journal; `None` without a launch. A last line that a kill cut off is skipped, also one cut inside a character.
+/// The content of a journal; `None` without a launch. Skips a last line that an interruption cut off, also inside a
+/// character.
 fn read(path: &Path, wanted: &JournalHeader) -> Result<Option<Found>, ProfileError> {
     let bytes = read_limited(path, BYTES_MAX)?;
     let is_whole = bytes.ends_with(b"\n");
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_was_cut_off_anywhere_in_a_line_goes_on() {
+    fn a_journal_that_was_cut_off_anywhere_in_a_line_is_continued() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.samples.jsonl");
         let (mut journal, ..) = Journal::open(&path, &head(), true).unwrap();
@@ -268,12 +269,12 @@ mod tests {
         let whole = std::fs::read(&path).unwrap().len();
         journal.add(&entry("größer als ö")).unwrap();
         let bytes = std::fs::read(&path).unwrap();
-        // Every cut of the last line, also inside its letters of two bytes.
+        // Cut the last line at every byte, also inside its two-byte letters.
         for cut in whole + 1..bytes.len() - 1 {
             std::fs::write(&path, &bytes[..cut]).unwrap();
             let (mut journal, _, found) = Journal::open(&path, &head(), false).unwrap_or_else(|e| panic!("{cut}: {e}"));
             assert_eq!(found.len(), 2, "{cut}: a launch and the plan are whole");
-            // Cut off again before anything was added, and with another launch.
+            // Cut off again before a line was added, and after another launch.
             assert_eq!(Journal::open(&path, &head(), false).unwrap().2.len(), 2, "{cut}");
             journal.add(&entry("später")).unwrap();
             assert_eq!(Journal::open(&path, &head(), false).unwrap().2.len(), 3, "{cut}");

@@ -12,9 +12,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 use wait_timeout::ChildExt;
 
-/// Most that a program may print in one launch, bytes.
+/// Largest output of a program in one launch, bytes.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
-/// How long to wait for the pipes of a program that has ended.
+/// How long to wait for the output pipes after the program has ended.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The parameters of a launch.
@@ -27,15 +27,15 @@ pub struct Launch {
     pub sizes: Vec<u64>,
     /// True if computation runs at the same time.
     pub is_overlapped: bool,
-    /// Readings that it should give of each size.
+    /// Requested readings of each size.
     pub iterations: u32,
-    /// And before them, to be thrown away.
+    /// Readings of each size before these, which are discarded.
     pub warmup: u32,
-    /// Whether results are checked, where the program can: it takes time.
+    /// Whether the program checks its results, if it can. The check takes time.
     pub is_checked: bool,
 }
 
-/// The variables that force an arm; no value: the variable is removed, so that NCCL decides.
+/// The variables that force an arm. `None` removes a variable, so that NCCL decides.
 pub fn arm_environment(arm: Arm) -> [(&'static str, Option<String>); 4] {
     let word = |w: &str| Some(w.to_owned());
     let (algorithm, protocol) = match arm.forced {
@@ -54,14 +54,14 @@ pub fn arm_environment(arm: Arm) -> [(&'static str, Option<String>); 4] {
 /// Why a launch gave no times.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LaunchError {
-    /// The program, in words, and what it had printed: it cannot be started, did not end in time, or failed.
+    /// The program cannot be started, did not end in time, or failed.
     Program {
-        /// What happened, with the end of what it said.
+        /// The error, with the end of the program's output.
         why: String,
-        /// Its standard output.
+        /// Standard output of the program.
         output: String,
     },
-    /// The background command does not run, so the launch would run alone.
+    /// The background command does not run, so the launch would not be overlapped.
     Background(String),
 }
 
@@ -89,7 +89,7 @@ impl<'a> BackgroundCommand<'a> {
         Ok(BackgroundCommand { line, group, said })
     }
 
-    /// It must still run when a launch begins and when it has ended.
+    /// Checks that the command still runs: at the beginning and at the end of a launch.
     fn check(&mut self) -> Result<(), LaunchError> {
         let status = match self.group.child.try_wait() {
             Ok(None) => return Ok(()),
@@ -109,11 +109,11 @@ impl<'a> BackgroundCommand<'a> {
 fn last_lines(stderr: &str, stdout: &str) -> String {
     let lines: Vec<&str> = stderr.lines().chain(stdout.lines()).filter(|l| !l.trim().is_empty()).collect();
     let tail = lines.iter().rev().take(2).rev().copied().collect::<Vec<_>>().join(" | ");
-    if tail.is_empty() { "it said nothing".into() } else { one_line(&tail, 200) }
+    if tail.is_empty() { "it printed nothing".into() } else { one_line(&tail, 200) }
 }
 
-/// Runs the program to its end and returns its standard output. A launch over the time limit is killed; processes that the program leaves
-/// behind are killed, too.
+/// Runs the program to its end and returns its standard output. A launch over the time limit is killed. Processes that
+/// the program leaves behind are killed, too.
 pub fn run(
     command: &[String],
     launch: &Launch,
@@ -133,7 +133,7 @@ pub fn run(
         };
     }
     to_run
-        .env("LINKWISE_MODE", "off") // linkwise's own plugin, should the environment load it
+        .env("LINKWISE_MODE", "off") // disables linkwise's own plugin if the environment loads it
         .env(nccl_tests::VARIABLE, nccl_tests::options(launch).join(" "))
         .env("LINKWISE_ARM", &launch.arm)
         .env("LINKWISE_SIZE_BYTES", launch.sizes.first().copied().unwrap_or(0).to_string())
@@ -144,7 +144,7 @@ pub fn run(
     let (out, err) = (drain(group.child.stdout.take()), drain(group.child.stderr.take()));
     let status = group.child.wait_timeout(timeout);
     background.iter_mut().try_for_each(BackgroundCommand::check)?;
-    // Processes left behind may hold the pipes open: only after killing them is the output complete.
+    // Processes that are left behind may hold the pipes open: the output is complete only after they are killed.
     group.kill();
     let printed = |r: &mpsc::Receiver<Printed>| r.recv_timeout(GRACE).unwrap_or_default();
     let (out, err) = (printed(&out), printed(&err));
@@ -160,10 +160,11 @@ pub fn run(
     Err(LaunchError::Program { why, output: out.text() })
 }
 
-/// A started program in its own process group, which is killed as a whole in every case.
+/// A program in its own process group. The whole group is killed when the value is dropped.
 struct Group {
     child: Child,
-    /// Our end of its standard input; kept apart, because waiting for a child closes what it still holds.
+    /// linkwise's end of the program's standard input. It is stored here because waiting for a child closes the ends
+    /// that the child still holds.
     _leash: Option<ChildStdin>,
     is_killed: bool,
 }
@@ -175,12 +176,12 @@ impl Drop for Group {
 }
 
 impl Group {
-    /// Ends the whole group, once: its number may be another's afterwards.
+    /// Kills the whole group, once: afterwards another group may get its number.
     fn kill(&mut self) {
         if std::mem::replace(&mut self.is_killed, true) {
             return;
         }
-        // The group may outlive its first process, so it is killed even when that has ended.
+        // The group may outlive its first process, so it is killed even if that process has ended.
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -189,8 +190,9 @@ impl Group {
     }
 }
 
-/// Runs the command under a watchdog, which kills the whole process group when linkwise's end of its standard input closes, also because
-/// linkwise was killed. The command replaces the shell, so the exit status is its own.
+/// Runs the command under a watchdog. The watchdog kills the whole process group when linkwise's end of its standard
+/// input closes, which also happens when linkwise is killed. The command replaces the shell, so the exit status is that
+/// of the command.
 const GUARD: &str = r#"exec 3<&0; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null"#;
 
 fn guarded(words: &[String]) -> Command {
@@ -211,7 +213,7 @@ impl Group {
 #[derive(Default)]
 struct Printed {
     bytes: Vec<u8>,
-    /// True if the program printed more than is kept.
+    /// True if the program printed more than the limit.
     is_cut: bool,
 }
 
@@ -228,7 +230,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Printed> {
         if let Some(pipe) = pipe {
             let mut limited = pipe.take(OUTPUT_BYTES_MAX);
             let _ = limited.read_to_end(&mut printed.bytes);
-            let more = std::io::copy(&mut limited.into_inner(), &mut std::io::sink()); // never let the program block
+            let more = std::io::copy(&mut limited.into_inner(), &mut std::io::sink()); // keep reading, so that the program does not block
             printed.is_cut = more.is_ok_and(|n| n > 0);
         }
         let _ = send.send(printed);
@@ -273,7 +275,7 @@ mod tests {
         assert!(why(e).contains("no end within 0.3 s"));
         assert!(start.elapsed() < Duration::from_secs(30));
         std::thread::sleep(Duration::from_millis(2_200));
-        assert!(!mark.exists(), "a grandchild went on");
+        assert!(!mark.exists(), "a grandchild was not killed");
     }
 
     #[test]
@@ -291,7 +293,8 @@ mod tests {
     fn a_launch_without_its_background_command_fails() {
         let program = strings(&["/bin/sh", "-c", "sleep 0.5; echo linkwise_step_time_us=5"]);
         let overlapped = Launch { is_overlapped: true, ..launch("AUTO", &[8]) };
-        for (line, words) in [("no-such-program-at-all", "no-such-program-at-all"), ("sleep 0.1", "it said nothing")] {
+        for (line, words) in [("no-such-program-at-all", "no-such-program-at-all"), ("sleep 0.1", "it printed nothing")]
+        {
             let Err(LaunchError::Background(e)) = run(&program, &overlapped, Some(line), LONG) else {
                 panic!("{line} passed")
             };
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_whole_although_something_that_was_left_behind_holds_the_pipe() {
+    fn output_is_complete_although_a_process_left_behind_holds_the_pipe() {
         let script = "echo linkwise_step_time_us=7; sleep 60 & exit 0";
         let said = run(&strings(&["/bin/sh", "-c", script]), &launch("AUTO", &[8]), None, LONG);
         assert_eq!(said.unwrap(), "linkwise_step_time_us=7\n");

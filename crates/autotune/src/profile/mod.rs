@@ -1,6 +1,6 @@
-//! The offline run: every arm at every size before a job, arms taking turns, AUTO among them, so that a change of the machine meanwhile
-//! affects all alike. [`plan`] chooses from a first launch what fits into the time, [`schedule`] keeps to it, [`journal`] lets a run that
-//! was cut off continue.
+//! The offline run: measures every arm at every size before a job. The arms take turns and AUTO is one of them, so that
+//! a change of the machine during the run affects all arms equally. [`plan`] chooses the measurements that fit into the
+//! time from a first launch, [`schedule`] follows the plan, [`journal`] lets an interrupted run continue.
 
 mod arms;
 mod journal;
@@ -28,27 +28,27 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use topology::{Bytes, Collective};
 
-/// Longest time that can be given, minutes: a week.
+/// Largest value of `--minutes`: a week.
 const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
 
 /// The options of an offline run.
 #[derive(Debug, Clone)]
 pub struct ProfileOptions {
-    /// The arms, AUTO among them ([`arms_of`]).
+    /// The arms, including AUTO ([`arms_of`]).
     pub arms: Vec<Arm>,
     /// The collective that the program runs.
     pub collective: Collective,
     /// Sizes of the whole buffer.
     pub sizes: Vec<Bytes>,
-    /// Time for all of it.
+    /// Time of the whole run, minutes.
     pub minutes: f64,
     /// Readings of each arm at each size.
     pub iterations: u32,
-    /// Readings thrown away at the start of each launch.
+    /// Discarded readings at the start of each launch.
     pub warmup: u32,
-    /// Turns that the readings are spread over, at most.
+    /// Largest number of turns that the readings are spread over.
     pub rounds: u32,
-    /// Measure with computation as well.
+    /// Whether calls during computation are measured as well.
     pub overlap: bool,
     /// A shell command that computes during the overlapped launches.
     pub background_command: Option<String>,
@@ -56,7 +56,7 @@ pub struct ProfileOptions {
     pub timeout_s: f64,
     /// The policy file; the journal and the plugin's tables lie in the same folder.
     pub output: PathBuf,
-    /// Begin anew even if there is a journal.
+    /// Whether to discard an existing journal.
     pub restart: bool,
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -69,9 +69,9 @@ pub struct ProfileOptions {
 /// Progress of a run.
 #[derive(Debug)]
 pub enum ProfileEvent<'a> {
-    /// Launches of an earlier part of this run count.
+    /// Launches of an earlier part of this run are used again.
     Resumed {
-        /// Their number.
+        /// Number of these launches.
         launches: usize,
         /// Seconds since that part began.
         began_s_ago: u64,
@@ -80,13 +80,13 @@ pub enum ProfileEvent<'a> {
     },
     /// The plan after the first launch.
     Planned {
-        /// Turns planned, and turns asked for.
+        /// Planned turns, and requested turns.
         turns: (u32, u32),
         /// Launches of one turn.
         launches_per_turn: usize,
         /// Readings of each launch and size.
         iterations: u32,
-        /// Sizes planned, and sizes asked for.
+        /// Planned sizes, and requested sizes.
         sizes: (usize, usize),
         /// Launches left.
         launches_left: usize,
@@ -115,7 +115,7 @@ pub enum ProfileEvent<'a> {
 pub struct ProfileResult {
     /// The policy.
     pub file: PolicyFile,
-    /// The plugin's tables: of calls alone, and of calls during computation where these were measured.
+    /// The plugin's tables: for calls alone, and for calls during computation if these were measured.
     pub tables: Vec<PathBuf>,
     /// The journal.
     pub journal: PathBuf,
@@ -124,7 +124,8 @@ pub struct ProfileResult {
 /// Checks the options, resumes the journal, measures, and writes the policy file and the plugin's tables.
 ///
 /// # Errors
-/// [`ProfileError::Input`] for options or files that cannot be used, [`ProfileError::Impossible`] where nothing could be compared.
+/// [`ProfileError::Input`] for options or files that cannot be used, [`ProfileError::Impossible`] if nothing could be
+/// compared.
 pub fn run(
     options: &ProfileOptions,
     on_event: &mut dyn FnMut(ProfileEvent<'_>),
@@ -196,19 +197,19 @@ struct Run<'o> {
     head: JournalHeader,
     schedule: Schedule,
     journal: Journal,
-    /// The journal holds the plan.
+    /// Whether the journal holds the plan.
     is_planned: bool,
     timeout: Duration,
 }
 
 impl Run<'_> {
-    /// Puts the lines of a journal back.
+    /// Restores the launches and the plan of a journal.
     fn resume(&mut self, path: &Path, found: journal::Numbered) -> Result<(), ProfileError> {
         for (number, line) in found {
             let done = match line {
                 JournalLine::Launch(entry) => match self.schedule.put_again(*entry) {
                     true => Ok(()),
-                    false => Err("this launch does not follow from those before it".to_owned()),
+                    false => Err("this launch does not follow from the launches before it".to_owned()),
                 },
                 JournalLine::Plan(plan) => {
                     self.is_planned = true;
@@ -252,7 +253,7 @@ impl Run<'_> {
             let limit = limit.map_or(self.timeout, |s| self.timeout.min(Duration::from_secs_f64(s)));
             let entry = one(self.options, launch, limit)?;
             check_place(&self.schedule, &entry)?;
-            // A first launch that failed is tried again next time.
+            // A first launch that failed is not recorded, so that the next run repeats it.
             if !(self.schedule.entries().is_empty() && entry.failure.is_some()) {
                 self.journal.add(&entry)?;
             }
@@ -260,7 +261,7 @@ impl Run<'_> {
         }
     }
 
-    /// Announces the plan, and keeps it in the journal, once there is one.
+    /// Announces the plan and writes it to the journal, as soon as there is one.
     fn say_plan(&mut self, on_event: &mut dyn FnMut(ProfileEvent<'_>)) -> Result<bool, ProfileError> {
         let Some((plan, cost)) = self.schedule.plan() else { return Ok(false) };
         let (launches_left, seconds_left) = self.schedule.left();
@@ -281,7 +282,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// The policy of what was measured.
+    /// The policy from the measurements.
     fn policy(&self) -> Result<PolicyFile, ProfileError> {
         let (options, schedule) = (self.options, &self.schedule);
         let (plan, _) = schedule.plan().ok_or_else(|| ProfileError::impossible("nothing was measured"))?;
@@ -292,7 +293,7 @@ impl Run<'_> {
             let why = isolated.iter().find_map(|l| l.arms[auto].failure.clone()).unwrap_or("no readings".into());
             return Err(no_auto(&why));
         }
-        // All launches ran in one place; those that failed may not have said where.
+        // All launches ran at one site. Failed launches may not have printed the site.
         let place = schedule
             .entries()
             .iter()
@@ -336,7 +337,7 @@ impl Run<'_> {
         for entry in schedule.counted().iter().filter(|e| e.launch.is_overlapped == is_overlapped) {
             let Some(arm) = arms.iter().position(|a| a.to_string() == entry.launch.arm) else { continue };
             if entry.launch.sizes.contains(&size) {
-                // Every turn launches every arm once, until it is given up: the n-th launch is that of turn n.
+                // Every turn launches every arm once until the arm is given up: the n-th launch belongs to turn n.
                 turns[arm].push(entry.times_us.get(&size).cloned().unwrap_or_default());
                 failures[arm] = entry.failure.clone().or(failures[arm].take());
             }
@@ -381,7 +382,7 @@ fn sizes(asked: &[Bytes]) -> Result<Vec<u64>, ProfileError> {
     Ok(sizes)
 }
 
-/// One launch. A background computation that ended ends the whole run: no overlapped launch could succeed.
+/// Runs one launch. If the background command has ended, the whole run ends: no overlapped launch could succeed.
 fn one(options: &ProfileOptions, launch: Launch, timeout: Duration) -> Result<LaunchRecord, ProfileError> {
     let start = Instant::now();
     let said = launch::run(&options.command, &launch, options.background_command.as_deref(), timeout);
@@ -402,24 +403,24 @@ fn one(options: &ProfileOptions, launch: Launch, timeout: Duration) -> Result<La
     })
 }
 
-/// Refuses a launch that ran elsewhere than those before it, in this part of the run or an earlier one.
+/// Refuses a launch that ran at another site than an earlier launch of this run.
 fn check_place(schedule: &Schedule, entry: &LaunchRecord) -> Result<(), ProfileError> {
     let difference = schedule.entries().iter().find_map(|e| entry.place.difference(&e.place));
     difference.map_or(Ok(()), |difference| {
         Err(ProfileError::impossible(format!(
-            "{} now runs on {difference} as the launches before it: their times cannot be compared; --restart measures all again",
+            "{} ran on {difference}, unlike the earlier launches: the times cannot be compared; --restart measures all arms again",
             entry.launch.arm
         )))
     })
 }
 
-/// What a user of the policy should know.
+/// Warnings for users of the policy.
 fn warnings(turns: u32, isolated: &[SizeLine], overlapped: &[SizeLine]) -> Vec<String> {
     let mut out = Vec::new();
     if turns < 2 {
         out.push(
-            "one turn only: every arm's readings come from one launch, which is slow or fast as a whole, and no second launch was asked; give \
-             it more --minutes or fewer --arms with --restart"
+            "one turn only: every arm's readings come from one launch, which is slow or fast as a whole, and no second launch confirms them; \
+             give more --minutes or fewer --arms with --restart"
                 .to_owned(),
         );
     }
@@ -428,7 +429,7 @@ fn warnings(turns: u32, isolated: &[SizeLine], overlapped: &[SizeLine]) -> Vec<S
         lines().flat_map(|l| &l.arms).filter_map(|a| a.failure.as_deref()).find(|f| f.starts_with("ruled out: "));
     out.extend(
         wrong.map(|why| {
-            format!("an arm was ruled out whatever time it takes: {}", why.trim_start_matches("ruled out: "))
+            format!("an arm was ruled out although it may be fast: {}", why.trim_start_matches("ruled out: "))
         }),
     );
     out

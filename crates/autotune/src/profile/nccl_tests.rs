@@ -1,9 +1,10 @@
 //! The command line of nccl-tests. Source: README.md and `src/common.cu` of nccl-tests 2.14.0 (the first with `-N`) to 2.19.6.
 //!
-//! `-N` repeats the whole row of sizes and prints a row each time; with `-n 1` a row is one timed call. What it does in a cycle for every
-//! size, out of place and in place: a call to synchronise, the timed call, and with `-c 1` (the default) a call whose results are
-//! checked. `-w` calls of warm-up come first, for every power of two from the smallest size on. `-b`, `-e`, `-f`: sizes in a
-//! geometric row. Of an option that is given twice, the last counts.
+//! `-N` repeats the whole series of sizes and prints a row for each size every time; with `-n 1` a row is one timed
+//! call. A cycle does the following for every size, out of place and in place: a call to synchronise, the timed call,
+//! and with `-c 1` (the default) a call whose results are checked. Before that come `-w` warm-up calls for every power
+//! of two from the smallest size on. `-b`, `-e`, `-f` define sizes in a geometric series. If an option is given twice,
+//! the last one counts.
 
 use super::launch::Launch;
 use crate::ProfileError;
@@ -12,7 +13,7 @@ use topology::Collective;
 /// The variable with the options, for a shell line.
 pub const VARIABLE: &str = "LINKWISE_NCCL_TESTS";
 
-/// Options that linkwise gives itself, and what decides them instead.
+/// Options that linkwise sets itself, and the linkwise options that control them.
 const OURS: [(&str, &str, &str); 7] = [
     ("-b", "--minbytes", "--sizes"),
     ("-e", "--maxbytes", "--sizes"),
@@ -23,16 +24,17 @@ const OURS: [(&str, &str, &str); 7] = [
     ("-N", "--run_cycles", "--iterations"),
 ];
 
-/// The word that turns the checks of results off, in one piece.
+/// The forms of the option that disables the check of results, as one word.
 const CHECKS_OFF: [&str; 2] = ["-c0", "--check=0"];
 
-/// Whether a word is the option about checks: `-c`, `-c1`, `--check`, `--check=1`.
+/// Whether a word is the option for checks: `-c`, `-c1`, `--check`, `--check=1`.
 fn is_check(word: &str) -> bool {
     let short = word.strip_prefix("-c").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit()));
     short || word == "--check" || word.starts_with("--check=")
 }
 
-/// Whether a word, or a word of a shell line, is one of the programs: `all_reduce_perf`, `./build/all_gather_perf_mpi`.
+/// Whether a word, or a word of a shell line, names one of the programs: `all_reduce_perf`,
+/// `./build/all_gather_perf_mpi`.
 fn names_a_test(word: &str) -> bool {
     let name = word.rsplit('/').next().unwrap_or(word);
     !word.starts_with('-') && Collective::ALL.iter().any(|c| name.contains(&format!("{}_perf", c.name())))
@@ -53,19 +55,19 @@ pub fn is_one(command: &[String]) -> bool {
     program(command).is_some() || command.iter().any(|w| is_shell_line(w) && w.contains(VARIABLE))
 }
 
-/// What it runs, by its name (`all_gather_perf`).
+/// The collective of the command, by the program's name (`all_gather_perf`).
 pub fn collective(command: &[String]) -> Option<Collective> {
     let holds = |name: &str| command.iter().any(|w| w.contains(&format!("{name}_perf")));
     Collective::ALL.into_iter().find(|c| holds(c.name()))
 }
 
-/// Refuses what would be passed over in silence: a shell line that does not get the options, and options that linkwise gives itself.
+/// Refuses commands whose options would be ignored without a message: a shell line that does not contain the options,
+/// and options that linkwise sets itself.
 pub fn check(command: &[String]) -> Result<(), ProfileError> {
     let Some(at) = program(command) else {
         return match command.iter().find(|w| is_shell_line(w) && !w.contains(VARIABLE)) {
             Some(line) => Err(ProfileError::input(format!(
-                "`{}`: a shell line does not get the options of nccl-tests; write its words apart (-- ./all_reduce_perf -g 8), or ${VARIABLE} \
-                 where they belong",
+                "`{}`: linkwise cannot add the options of nccl-tests to a shell line; give the command as separate words (-- ./all_reduce_perf -g 8), or write ${VARIABLE} where the options belong",
                 ::report::one_line(line, 60)
             ))),
             None => Ok(()),
@@ -73,7 +75,7 @@ pub fn check(command: &[String]) -> Result<(), ProfileError> {
     };
     for word in &command[at + 1..] {
         let long = word.split('=').next().unwrap_or(word);
-        // `-b8` as well as `-b 8`; `-n` and `-N` differ.
+        // `-b8` is the same as `-b 8`; `-n` and `-N` differ.
         let is = |short: &str| {
             word == short || (word.starts_with(short) && word[2..].starts_with(|c: char| c.is_ascii_digit()))
         };
@@ -81,7 +83,7 @@ pub fn check(command: &[String]) -> Result<(), ProfileError> {
             || is_check(word) && command[at + 1..].windows(2).any(|w| w[0] == *word && w[1] == "0")
         {
             return Err(ProfileError::input(format!(
-                "`{word}` after {}: an arm is only chosen once its results were found right; without it they are checked in the first turn",
+                "`{word}` after {}: linkwise chooses an arm only after a check of its results; without this option the first turn checks them",
                 command[at]
             )));
         }
@@ -95,7 +97,7 @@ pub fn check(command: &[String]) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// The factor between sizes that nccl-tests can run in one go; `None` if they do not lie so.
+/// The ratio of neighbouring sizes if nccl-tests can run them in one launch; `None` if the ratio varies.
 pub fn factor(sizes: &[u64]) -> Option<u64> {
     let f = match sizes {
         [] => return None,
@@ -122,7 +124,7 @@ pub fn options(launch: &Launch) -> Vec<String> {
     numbers.iter().flat_map(|(flag, n)| [(*flag).to_owned(), n.to_string()]).collect()
 }
 
-/// The words of the command, with the options behind nccl-tests. A `-c` of the user's stays as it is.
+/// The words of the command, with the options after those of nccl-tests. A `-c` of the user is kept.
 pub fn words(command: &[String], launch: &Launch) -> Vec<String> {
     let mut words = command.to_vec();
     if let Some(at) = program(command) {
@@ -146,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn nccl_tests_are_told_sizes_and_cycles_and_other_programs_nothing() {
-        // The -N of mpirun is not that of nccl-tests.
+    fn nccl_tests_get_sizes_and_cycles_and_other_programs_get_no_options() {
+        // The -N of mpirun is not the -N of nccl-tests.
         let command = strings(&["mpirun", "-np", "8", "-N", "4", "./build/all_reduce_perf_mpi", "-g", "1"]);
         let sizes = [1 << 20, 4 << 20, 16 << 20];
         let line = |command: &[String], is_checked| words(command, &launch(&sizes, is_checked)).join(" ");
@@ -167,15 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn options_that_would_be_overridden_are_refused_with_the_way_to_say_it() {
+    fn options_that_would_be_overridden_are_refused_with_the_option_to_use() {
         for (words, instead) in [
             (&["./all_reduce_perf", "-b", "8", "-g", "8"][..], "--sizes"),
             (&["./all_reduce_perf", "-e128M"], "--sizes"),
             (&["srun", "./all_gather_perf", "--iters=50"], "--iterations"),
             (&["./all_reduce_perf", "-N", "0"], "--iterations"),
-            (&["./all_reduce_perf", "-c", "0"], "results were found right"),
-            (&["./all_reduce_perf", "-c0"], "results were found right"),
-            (&["./all_reduce_perf", "--check", "0"], "results were found right"),
+            (&["./all_reduce_perf", "-c", "0"], "after a check of its results"),
+            (&["./all_reduce_perf", "-c0"], "after a check of its results"),
+            (&["./all_reduce_perf", "--check", "0"], "after a check of its results"),
             (&["sh", "-c", "./all_reduce_perf -g 8"], "LINKWISE_NCCL_TESTS"),
         ] {
             let e = check(&strings(words)).unwrap_err();
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_in_a_geometric_row_go_in_one_launch() {
+    fn sizes_in_a_geometric_series_run_in_one_launch() {
         assert_eq!(
             (factor(&[1, 4, 16]), factor(&[1, 4, 8]), factor(&[5]), factor(&[0, 4])),
             (Some(4), None, Some(2), None)

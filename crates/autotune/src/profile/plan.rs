@@ -1,9 +1,11 @@
 //! Plans the arms, sizes and readings that fit into the given time, in turns.
 //!
-//! A launch costs its start (CUDA, NCCL's setup: seconds), its warm-up and its readings. One pilot launch of AUTO measures all three; the plan
-//! follows from it and gives up, in this order: many turns of few readings, readings (down to [`ITERATIONS_MIN`]), sizes, turns. Pure.
+//! A launch costs its start (CUDA, NCCL's setup: seconds), its warm-up and its readings. One pilot launch of AUTO
+//! measures all three costs, and the plan follows from them. If the time is too short, the plan reduces, in this order:
+//! the turns (fewer turns with more readings each), the readings (down to [`ITERATIONS_MIN`]), the sizes, the last
+//! turns. Pure.
 
-/// Fewest readings of an arm that a plan goes down to: enough for the gates at the effects that they ask for.
+/// Smallest number of readings of an arm in a plan: enough for the gates at the effects that they require.
 pub const ITERATIONS_MIN: u32 = 20;
 /// Readings of the pilot launch.
 pub const PILOT_ITERATIONS: u32 = 5;
@@ -19,22 +21,22 @@ pub struct PlanRequest {
     pub kinds: usize,
     /// Sizes, bytes, rising.
     pub sizes: Vec<u64>,
-    /// One launch measures all sizes.
+    /// Whether one launch measures all sizes.
     pub is_in_one_go: bool,
     /// Readings of each arm and size.
     pub iterations: u32,
-    /// Turns, at most.
+    /// Largest number of turns.
     pub turns: u32,
 }
 
 /// Cost of a launch, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LaunchCost {
-    /// Start and end of a launch, whatever it measures.
+    /// Start and end of a launch, without readings, seconds.
     pub start_s: f64,
-    /// Its warm-up.
+    /// Warm-up of a launch, seconds.
     pub warmup_s: f64,
-    /// One reading of every size of a launch.
+    /// One reading of every size of a launch, seconds.
     pub iteration_s: f64,
 }
 
@@ -54,16 +56,17 @@ pub struct LaunchPlan {
 }
 
 impl LaunchCost {
-    /// From one launch that took `wall_s` for `warmup` and `iterations` readings of each size, whose times were `times_s`. A reading of
-    /// nccl-tests with `-n 1` is four calls (a first one and the timed one, out of place and in place) and its warm-up
-    /// calls every power of two between the sizes; a step of another program for itself. The checks of results count to the start.
+    /// The cost from one launch that took `wall_s` for `warmup` and `iterations` readings of each size, whose times
+    /// were `times_s`. A reading of nccl-tests with `-n 1` is four calls (one to synchronise and the timed one, out of
+    /// place and in place). The warm-up of nccl-tests calls every power of two between the sizes; a step of another
+    /// program counts once. The check of results counts as part of the start.
     pub fn of_pilot(wall_s: f64, times_s: &[f64], iterations: u32, warmup: u32, is_nccl_tests: bool) -> LaunchCost {
         let (sum, max) = (times_s.iter().sum::<f64>(), times_s.iter().copied().fold(0.0, f64::max));
         let (iteration_s, warmup_s) = match is_nccl_tests {
             true => (4.0 * sum, 2.0 * f64::from(warmup) * max),
             false => (sum, f64::from(warmup) * sum),
         };
-        // Steps may overlap or be reported in part: a launch never costs more than it took.
+        // Steps may overlap or be reported in part. The cost is limited to the duration of the launch.
         let said = f64::from(iterations) * iteration_s + warmup_s;
         let scale = if said > wall_s { wall_s / said } else { 1.0 };
         LaunchCost { start_s: (wall_s - said).max(0.0), warmup_s: warmup_s * scale, iteration_s: iteration_s * scale }
@@ -78,14 +81,14 @@ impl PlanRequest {
     fn with(&self, turns: u32, iterations_in_all: u32, sizes: &[u64], cost: &LaunchCost) -> LaunchPlan {
         let iterations = iterations_in_all.div_ceil(turns);
         let launches = self.arms * self.kinds * self.groups(sizes.len());
-        // The pilot's launch measured all sizes, or the largest one; a part of the sizes costs its share.
+        // The pilot measured all sizes, or the largest one. A subset of the sizes costs its share.
         let share = if self.is_in_one_go { sizes.len() as f64 / self.sizes.len() as f64 } else { 1.0 };
         let launch_s = cost.start_s + cost.warmup_s + f64::from(iterations) * cost.iteration_s * share;
         let seconds = f64::from(turns) * launches as f64 * launch_s;
         LaunchPlan { turns, iterations, sizes: sizes.to_vec(), launches, seconds }
     }
 
-    /// All candidates, the best first.
+    /// All candidate plans, the best first.
     fn candidates<'a>(&'a self, cost: &'a LaunchCost) -> impl Iterator<Item = LaunchPlan> + 'a {
         let few = ITERATIONS_MIN.min(self.iterations);
         let some = (self.iterations / 2).max(few);
@@ -106,7 +109,7 @@ impl PlanRequest {
         first.into_iter().chain(last)
     }
 
-    /// The plan for so many seconds, or the least that there is, whose `seconds` say how much it needs.
+    /// The best plan that fits into `seconds`. If none fits, the error is the smallest plan, with its time.
     pub fn plan(&self, cost: &LaunchCost, seconds: f64) -> Result<LaunchPlan, LaunchPlan> {
         let mut least: Option<LaunchPlan> = None;
         for plan in self.candidates(cost) {
@@ -120,10 +123,10 @@ impl PlanRequest {
         Err(least.unwrap_or_else(|| self.with(1, 1, &self.sizes, cost)))
     }
 
-    /// A plan that was made before, made again: what it costs follows from `cost`.
+    /// An earlier plan, with its time computed from `cost`.
     ///
     /// # Errors
-    /// In words: it is no plan of this.
+    /// A message: the plan does not belong to this request.
     pub fn kept(&self, turns: u32, iterations: u32, sizes: &[u64], cost: &LaunchCost) -> Result<LaunchPlan, String> {
         let fits = (1..=self.turns).contains(&turns)
             && (1..=self.iterations).contains(&iterations)
@@ -131,7 +134,11 @@ impl PlanRequest {
             && sizes.windows(2).all(|w| w[0] < w[1])
             && sizes.iter().all(|s| self.sizes.contains(s));
         let in_all = turns.saturating_mul(iterations);
-        if fits { Ok(self.with(turns, in_all, sizes, cost)) } else { Err("this is no plan of that run".into()) }
+        if fits {
+            Ok(self.with(turns, in_all, sizes, cost))
+        } else {
+            Err("the plan does not belong to this run".into())
+        }
     }
 
     /// Time of everything requested, seconds.
@@ -140,7 +147,7 @@ impl PlanRequest {
     }
 }
 
-/// Every second size, the largest among them; a geometric row stays one.
+/// Every second size including the largest; a geometric series stays geometric.
 fn every_second(sizes: &[u64]) -> Vec<u64> {
     let mut out: Vec<u64> = sizes.iter().rev().step_by(2).copied().collect();
     out.reverse();
@@ -167,17 +174,17 @@ mod tests {
         let plan = ask(5, 1).plan(&SLOW_START, TWO_MINUTES).unwrap();
         assert_eq!((plan.turns, plan.iterations, plan.launches, plan.sizes.len()), (3, 17, 5, 6));
         assert!((plan.seconds - 15.0 * (6.1 + 17.0 * 0.02)).abs() < 1e-9 && plan.seconds <= TWO_MINUTES);
-        // Twice the kinds: two turns would take 124 s, one has all readings.
+        // With two kinds of execution, two turns would take 124 s; one turn has all readings.
         let plan = ask(5, 2).plan(&SLOW_START, TWO_MINUTES).unwrap();
         assert_eq!((plan.turns, plan.iterations, plan.launches), (1, 50, 10));
-        // A quick start leaves everything as asked.
+        // With a quick start the plan has everything that was requested.
         let quick = LaunchCost { start_s: 0.5, ..SLOW_START };
         let plan = ask(5, 1).plan(&quick, TWO_MINUTES).unwrap();
         assert_eq!((plan.turns, plan.iterations), (5, 10));
     }
 
     #[test]
-    fn slow_calls_cost_readings_first_and_sizes_then() {
+    fn for_slow_calls_the_plan_first_reduces_readings_and_then_sizes() {
         // The paper's two hosts: 675 ms a call at 256 MB, so 3.5 s for a reading of all sizes.
         let slow = LaunchCost { start_s: 2.0, warmup_s: 1.0, iteration_s: 0.4 };
         let plan = ask(5, 1).plan(&slow, TWO_MINUTES).unwrap();
@@ -194,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pilot_tells_start_and_readings_apart() {
+    fn a_pilot_separates_the_cost_of_start_and_readings() {
         // Two sizes of 1 and 3 ms: 5 readings are 80 ms of calls, 10 calls of warm-up at most 60 ms.
         let cost = LaunchCost::of_pilot(6.14, &[0.001, 0.003], 5, 10, true);
         assert!((cost.iteration_s - 0.016).abs() < 1e-12 && (cost.start_s - 6.0).abs() < 1e-9, "{cost:?}");
@@ -206,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_plan_keeps_the_time_or_says_how_much_the_least_takes(
+        fn a_plan_keeps_the_time_or_gives_the_time_of_the_smallest_plan(
             arms in 1usize..30, kinds in 1usize..=2, n in 1u64..8, one_go: bool, iterations in 1u32..200, turns in 1u32..9,
             start_s in 0.0f64..20.0, warmup_s in 0.0f64..3.0, iteration_s in 0.0f64..1.0, seconds in 1.0f64..600.0,
         ) {

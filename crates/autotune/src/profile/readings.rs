@@ -1,17 +1,17 @@
 //! Reads times from a program's output.
 //!
-//! Two kinds of programs: nccl-tests (each row's out-of-place time is a reading of its size), and any other program that prints a
-//! line per step: `linkwise_step_time_us=123.4`, or JSON with that field. Other lines are passed over.
+//! Two kinds of programs: nccl-tests (each row's out-of-place time is a reading of its size), and any other program
+//! that prints a line per step: `linkwise_step_time_us=123.4`, or JSON with that field. Other lines are ignored.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The word that a step's line starts with.
 pub const STEP: &str = "linkwise_step_time_us";
-/// Most readings of one launch.
+/// Maximum number of readings of one launch.
 const READINGS_MAX: usize = 1_000_000;
 
-/// The ranks, hosts and GPUs of a launch, as far as its output gives them. Readings of two sites cannot be compared.
+/// The ranks, hosts and GPUs of a launch, if its output gives them. Readings of two different sites cannot be compared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchSite {
@@ -19,7 +19,7 @@ pub struct LaunchSite {
     pub ranks: Option<u32>,
     /// Their hosts.
     pub hosts: Option<u32>,
-    /// Ranks of the host that has most.
+    /// Number of ranks of the host with the most.
     pub ranks_per_host: Option<u32>,
     /// NCCL's version.
     pub nccl_version: Option<String>,
@@ -28,7 +28,7 @@ pub struct LaunchSite {
 }
 
 impl LaunchSite {
-    /// The first known difference, in words: this site's value, then the other's.
+    /// The first known difference as text: this site's value, then the other's.
     pub fn difference(&self, other: &LaunchSite) -> Option<String> {
         fn of<T: PartialEq + std::fmt::Display>(a: &Option<T>, b: &Option<T>, name: &str) -> Option<String> {
             let (a, b) = (a.as_ref()?, b.as_ref()?);
@@ -66,16 +66,16 @@ pub struct LaunchOutput {
     pub times_us: BTreeMap<u64, Vec<f64>>,
     /// True if the program compared its results and all were right.
     pub is_checked: bool,
-    /// Where it ran.
+    /// The site of the launch.
     pub place: LaunchSite,
 }
 
 /// Why an output gives no times.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutputError {
-    /// It cannot be read, or holds no times.
+    /// The output cannot be read, or holds no times.
     Unreadable(String),
-    /// The program compared results and found wrong ones: an arm that may not be used, whatever time it takes.
+    /// The program compared results and found wrong ones. The arm must not be used, however fast it is.
     Wrong(String),
 }
 
@@ -85,7 +85,7 @@ impl From<String> for OutputError {
     }
 }
 
-/// The wrong results that nccl-tests counted, in words: in either half of any row, or in all.
+/// The wrong results that nccl-tests counted, as text: in either half of a row, or in total.
 fn wrong_of(report: &measure::nccl_tests::NcclTestsReport) -> Option<String> {
     let of_row = |row: &measure::nccl_tests::NcclTestsRow| {
         let halves = [("", Some(&row.out_of_place)), (" in place", row.in_place.as_ref())];
@@ -99,17 +99,18 @@ fn wrong_of(report: &measure::nccl_tests::NcclTestsReport) -> Option<String> {
     found.map(|found| format!("{found}: this arm computes wrong results"))
 }
 
-/// The wrong results in the output of a launch that failed because of them (nccl-tests end with an error then) or was cut off.
+/// The wrong results in the output of a launch that failed because of them (nccl-tests then end with an error) or was
+/// interrupted.
 pub fn wrong(output: &str) -> Option<String> {
     let whole_lines = &output[..output.rfind('\n').map_or(0, |i| i + 1)];
     wrong_of(&measure::nccl_tests::parse_text(whole_lines).ok()?)
 }
 
-/// Reads the output of one launch that was asked for `sizes` (one, for programs that print steps). The first `warmup` steps are
-/// thrown away; nccl-tests warm up by themselves. Pure.
+/// Reads the output of one launch with the sizes `sizes` (one size for programs that print steps). Discards the first
+/// `warmup` steps; nccl-tests warm up by themselves. Pure.
 ///
 /// # Errors
-/// In words: no times, times that make no sense, or wrong results.
+/// A message: no times, invalid times, or wrong results.
 pub fn read(output: &str, sizes: &[u64], warmup: u32) -> Result<LaunchOutput, OutputError> {
     let steps = steps(output)?;
     if !steps.is_empty() {
@@ -146,7 +147,7 @@ pub fn read(output: &str, sizes: &[u64], warmup: u32) -> Result<LaunchOutput, Ou
         }
     }
     match said.times_us.is_empty() {
-        true => Err("nccl-tests printed no row of a size that was asked for".to_owned().into()),
+        true => Err("nccl-tests printed no row of a requested size".to_owned().into()),
         false => Ok(said),
     }
 }
@@ -199,7 +200,7 @@ mod tests {
                 .unwrap()
                 .is_checked
         );
-        assert!(why(read(NCCL_TESTS, &[1 << 30], 0)).contains("no row of a size"));
+        assert!(why(read(NCCL_TESTS, &[1 << 30], 0)).contains("no row of a requested size"));
     }
 
     #[test]
@@ -212,7 +213,7 @@ mod tests {
         ] {
             let Err(OutputError::Wrong(e)) = read(&text, &[1 << 20, 4 << 20], 0) else { panic!("{words}") };
             assert!(e.starts_with(words) && e.ends_with("computes wrong results"), "{e}");
-            // nccl-tests end with an error then, and may be cut off.
+            // nccl-tests then end with an error, and their output may be cut off.
             assert_eq!(wrong(&text), Some(e.clone()));
             assert_eq!(wrong(&format!("{text}     4194304       10")), Some(e));
         }
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_read_in_both_forms_and_warm_up_is_thrown_away() {
+    fn steps_are_read_in_both_forms_and_warm_up_is_discarded() {
         let output = "epoch 1\nlinkwise_step_time_us=900\n linkwise_step_time_us = 100.5\n{\"linkwise_step_time_us\": 101}\nend\n";
         assert_eq!(read(output, &[64], 1).unwrap().times_us, BTreeMap::from([(64, vec![100.5, 101.0])]));
         assert!(why(read(output, &[64], 3)).contains("warm-up"));

@@ -1,8 +1,10 @@
-//! The next launch of a run, or its end: a pure function of the request, the plan and the launches so far. So an interrupted run continues
-//! as it would have, and a run that ended early continues when it gets more time.
+//! Chooses the next launch of a run, or its end. The choice is a pure function of the request, the plan and the
+//! launches so far. An interrupted run therefore continues as if it had not been interrupted, and a run that ended
+//! early continues when it gets more time.
 //!
-//! An arm that computed wrong results once, in whatever launch, is out for good. Where the program can compare results, a launch does so
-//! until one of that arm, those sizes and that kind of execution has succeeded: before that the arm may not be chosen.
+//! An arm that computed wrong results once, in any launch, is ruled out. If the program can compare results, the
+//! launches of an arm do so until one launch with the same arm, sizes and kind of execution has succeeded. Before that
+//! the arm must not be chosen.
 
 use super::journal::{JournaledPlan, LaunchRecord};
 use super::launch::Launch;
@@ -10,11 +12,11 @@ use super::plan::{LaunchCost, LaunchPlan, PILOT_ITERATIONS, PlanRequest};
 use ::tune::Arm;
 use std::collections::VecDeque;
 
-/// Failures of an arm, with nothing in between, after which it is given up.
+/// Consecutive failures of an arm after which it is given up.
 const FAILURES_MAX: usize = 2;
-/// An arm whose median is at every size so many times AUTO's is given up after a turn: no gate would let it pass.
+/// An arm whose median at every size is this many times AUTO's is given up after a turn: no gate would let it pass.
 const HOPELESS: f64 = 2.0;
-/// A launch may take so many times what the pilot leads to expect, and [`PATIENCE_S`] more.
+/// Time limit of a launch: this many times the expected time, plus [`PATIENCE_S`].
 const PATIENCE: f64 = 10.0;
 const PATIENCE_S: f64 = 10.0;
 
@@ -40,14 +42,14 @@ pub enum NextStep {
     Launch(Launch),
     /// Stop: everything is measured, or the time is up.
     Done,
-    /// AUTO's first launch failed: there is nothing to compare with.
+    /// AUTO's first launch failed, so no arm can be compared.
     NoAuto(String),
     /// Even the smallest plan needs more time.
     TooShort(LaunchPlan),
 }
 
 impl Schedule {
-    /// A run that has not begun. `arms` hold AUTO.
+    /// A run that has not begun. `arms` include AUTO.
     pub fn new(ask: PlanRequest, arms: &[Arm], warmup: u32, is_nccl_tests: bool, seconds: f64) -> Schedule {
         let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);
         Schedule {
@@ -75,7 +77,7 @@ impl Schedule {
         Launch { arm, sizes, is_overlapped: false, iterations: PILOT_ITERATIONS, warmup, is_checked: true }
     }
 
-    /// What comes next.
+    /// The next step.
     pub fn next(&mut self) -> NextStep {
         match &self.planned {
             None if self.entries.is_empty() => return NextStep::Launch(self.pilot()),
@@ -88,7 +90,7 @@ impl Schedule {
                 if self.has_failed(&launch) {
                     self.queue.pop_front();
                 } else if self.turn > 1 && self.used_s() + self.expected_s(&launch) > self.seconds {
-                    self.stopped = Some("the time was up".into());
+                    self.stopped = Some("the time limit was reached".into());
                     return NextStep::Done;
                 } else {
                     return NextStep::Launch(launch);
@@ -113,7 +115,8 @@ impl Schedule {
         }
     }
 
-    /// Takes a launch of a run that was cut off, whatever time it was given. False: it does not follow from those before it.
+    /// Restores a launch of an interrupted run, with any time limit of that run. False: the launch does not follow
+    /// from the launches before it.
     pub fn put_again(&mut self, entry: LaunchRecord) -> bool {
         let seconds = std::mem::replace(&mut self.seconds, f64::INFINITY);
         let follows = matches!(self.next(), NextStep::Launch(launch) if launch == entry.launch);
@@ -124,10 +127,10 @@ impl Schedule {
         follows
     }
 
-    /// Goes on with a plan that was made before, in place of the one that the time allows now.
+    /// Continues with an earlier plan instead of the plan that the time allows now.
     ///
     /// # Errors
-    /// In words: it is no plan of this run, or not the time for one.
+    /// A message: the plan does not belong to this run, or the pilot is missing.
     pub fn keep_to(&mut self, plan: &JournaledPlan) -> Result<(), String> {
         let cost = self.cost().filter(|_| self.entries.len() == 1 && self.turn == 0);
         let cost = cost.ok_or("a plan follows the first launch")?;
@@ -135,7 +138,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Cost of launches, from the pilot; none if it failed.
+    /// Cost of launches, from the pilot; `None` if the pilot failed.
     fn cost(&self) -> Option<LaunchCost> {
         let pilot = self.entries.first().filter(|e| e.failure.is_none() && !e.times_us.is_empty())?;
         let times_s: Vec<f64> = pilot.times_us.values().map(|t| 1e-6 * ::stats::mean(t)).collect();
@@ -182,13 +185,13 @@ impl Schedule {
         failed.len() >= FAILURES_MAX && well.is_empty()
     }
 
-    /// The wrong results of an arm, in words, wherever it had any.
+    /// The wrong results of an arm as text, from any launch.
     pub fn computes_wrong(&self, arm: &str) -> Option<&str> {
         let wrong = self.entries.iter().find(|e| e.is_wrong && e.launch.arm == arm)?;
         Some(wrong.failure.as_deref().unwrap_or("this arm computes wrong results"))
     }
 
-    /// A launch of the arm compared its results, and all were right.
+    /// Whether a launch of the arm compared its results and all were right.
     fn is_known_right(&self, arm: &str, is_overlapped: bool, of_sizes: impl Fn(&Vec<u64>) -> bool) -> bool {
         self.counted().iter().any(|e| {
             e.is_checked
@@ -199,8 +202,8 @@ impl Schedule {
         })
     }
 
-    /// Why an arm's readings of a size may not be used, however good they are. AUTO is NCCL's own choice and
-    /// needs no proof, but wrong results rule out its times, too.
+    /// Why an arm's readings of a size must not be used, however fast they are. AUTO is NCCL's own choice and needs no
+    /// proof, but wrong results rule out its times, too.
     pub fn untrusted(&self, arm: &str, size: u64, is_overlapped: bool) -> Option<String> {
         if let Some(why) = self.computes_wrong(arm) {
             return Some(format!("ruled out: {why}"));
@@ -214,7 +217,7 @@ impl Schedule {
             .then(|| "ruled out: no launch compared its results".into())
     }
 
-    /// Why an arm is not worth another turn: at every size, in every kind of execution, its median is far above AUTO's.
+    /// Why an arm gets no further turn: at every size, in every kind of execution, its median is far above AUTO's.
     pub fn hopeless(&self, arm: &str) -> Option<String> {
         let auto = self.arms[self.auto].to_string();
         let median = |arm: &str, size: u64, is_overlapped: bool| {
@@ -230,7 +233,7 @@ impl Schedule {
         for (size, kind) in cases {
             least = least.min(median(arm, size, kind)? / median(&auto, size, kind)?);
         }
-        (least >= HOPELESS).then(|| format!("given up: {least:.1} times AUTO's time at the least"))
+        (least >= HOPELESS).then(|| format!("given up: {least:.1} times AUTO's time or more at every size"))
     }
 
     /// Seconds that launches took so far.
@@ -238,7 +241,7 @@ impl Schedule {
         self.entries.iter().map(|e| e.seconds).sum()
     }
 
-    /// Expected time of a launch: that of the same launch before, else from the pilot.
+    /// Expected time of a launch: the time of the same launch before, else from the pilot.
     fn expected_s(&self, launch: &Launch) -> f64 {
         let same = |e: &&LaunchRecord| {
             (&e.launch.arm, &e.launch.sizes, e.launch.is_overlapped)
@@ -266,7 +269,7 @@ impl Schedule {
         Some(self.entries.first()?.seconds + self.ask.seconds_of_all(&self.cost()?))
     }
 
-    /// Launches that are left by the plan, and their seconds; an arm that is given up takes none.
+    /// Number of launches left in the plan, and their seconds. An arm that is given up has none.
     pub fn left(&self) -> (usize, f64) {
         let Some((plan, _)) = self.plan() else { return (0, 0.0) };
         let queued: f64 = self.queue.iter().map(|l| self.expected_s(l)).sum();
@@ -281,7 +284,7 @@ impl Schedule {
         if self.queue.is_empty() { self.turn } else { self.turn.saturating_sub(1) }
     }
 
-    /// Why it ended before the plan did.
+    /// Why the run ended before the plan did.
     pub fn stopped(&self) -> Option<&str> {
         self.stopped.as_deref()
     }
@@ -311,7 +314,7 @@ mod tests {
     fn play(s: &mut Schedule, answer: impl Fn(&Launch) -> (f64, Result<f64, &'static str>)) -> Vec<Launch> {
         let mut out = Vec::new();
         while let NextStep::Launch(launch) = s.next() {
-            assert!(out.len() < 1_000, "it never ends");
+            assert!(out.len() < 1_000, "the run does not end");
             let (seconds, said) = answer(&launch);
             let times = |t: f64| launch.sizes.iter().map(|s| (*s, vec![t; launch.iterations as usize])).collect();
             let (times_us, failure) = match said {
@@ -332,7 +335,7 @@ mod tests {
     fn a_program_of_known_time_is_measured_in_turns_within_two_minutes() {
         let mut s = schedule(120.0, 1);
         let launches = play(&mut s, |_| (6.0, Ok(1_000.0)));
-        // 6 s of pilot, then four turns of four arms in 96 s: five would take 120.
+        // 6 s of pilot, then four turns of four arms in 96 s: five turns would take 120 s.
         assert_eq!((launches.len(), s.turns_done(), s.stopped()), (1 + 16, 4, None));
         assert!(s.used_s() <= 120.0);
         assert!(launches[0].iterations == 5 && launches[1..].iter().all(|l| l.iterations == 13));
@@ -351,7 +354,7 @@ mod tests {
             _ => (1.0, Ok(1_000.0)),
         });
         assert_eq!(ARMS.map(|a| count(&launches, a)), [10, 10, 2, 4]);
-        assert_eq!(s.hopeless("RING/LL").unwrap(), "given up: 2.5 times AUTO's time at the least");
+        assert_eq!(s.hopeless("RING/LL").unwrap(), "given up: 2.5 times AUTO's time or more at every size");
         assert!(s.hopeless("NVLS/SIMPLE").is_none() && s.hopeless("TREE/SIMPLE").is_none());
     }
 
@@ -363,7 +366,7 @@ mod tests {
             // Fast, and wrong where results are compared.
             "RING/LL" if l.is_checked => (1.0, Err("7 wrong elements")),
             "RING/LL" => (1.0, Ok(500.0)),
-            // The launch that would have compared fails for another reason: the next one compares.
+            // The launch that would have compared results fails for another reason: the next launch compares them.
             "NVLS/SIMPLE" if tries.replace(tries.get() + 1) == 0 => (1.0, Err("no memory")),
             _ => (1.0, Ok(1_000.0)),
         });
@@ -393,12 +396,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_ended_early_goes_on_with_its_plan_when_it_is_given_more_time() {
+    fn a_run_that_ended_early_continues_with_its_plan_when_it_gets_more_time() {
         let slow = |l: &Launch| (if l.arm == "AUTO" { 1.0 } else { 9.0 }, Ok(1_000.0));
         let mut first = schedule(60.0, 1);
         let launches = play(&mut first, slow);
         let plan = first.plan().unwrap().0.clone();
-        assert_eq!(first.stopped(), Some("the time was up"));
+        assert_eq!(first.stopped(), Some("the time limit was reached"));
         let kept = JournaledPlan { turns: plan.turns, iterations: plan.iterations, sizes: plan.sizes.clone() };
         for seconds in [20.0, 600.0] {
             let mut again = schedule(seconds, 1);
@@ -426,19 +429,19 @@ mod tests {
     }
 
     #[test]
-    fn when_launches_take_longer_than_the_pilot_told_it_ends_in_time_after_a_whole_first_turn() {
+    fn a_run_whose_launches_take_longer_than_the_pilot_ends_in_time_after_the_first_turn() {
         let mut s = schedule(60.0, 1);
         let launches = play(&mut s, |l| (if l.arm == "AUTO" { 1.0 } else { 9.0 }, Ok(1_000.0)));
-        assert_eq!(s.stopped(), Some("the time was up"));
+        assert_eq!(s.stopped(), Some("the time limit was reached"));
         assert!(s.used_s() <= 60.0 && ARMS.iter().all(|a| count(&launches, a) >= 1), "{}", s.used_s());
         let mut s = schedule(20.0, 1);
         let launches = play(&mut s, |l| (if l.arm == "AUTO" { 0.5 } else { 30.0 }, Ok(1_000.0)));
-        assert_eq!((launches.len(), s.turns_done()), (1 + 4, 1), "the first turn is finished whatever it takes");
+        assert_eq!((launches.len(), s.turns_done()), (1 + 4, 1), "the first turn is always finished");
         assert_eq!(s.limit_s(&launches[1]).map(f64::round), Some(10.0 + 10.0 * 0.5));
     }
 
     #[test]
-    fn too_little_time_and_a_pilot_that_fails_are_said() {
+    fn too_little_time_and_a_failed_pilot_are_reported() {
         let mut s = schedule(10.0, 1);
         play(&mut s, |_| (6.0, Ok(1_000.0)));
         let NextStep::TooShort(least) = s.next() else { panic!("{:?}", s.next()) };
@@ -449,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_shrinks_to_nothing() {
+    fn the_remaining_launches_decrease_to_none() {
         let mut s = schedule(120.0, 1);
         let mut last = f64::INFINITY;
         let mut n = 0;

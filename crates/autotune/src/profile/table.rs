@@ -1,4 +1,4 @@
-//! The policy as a table for the plugin (`linkwise run --profile`): one line per stretch of sizes that do not stay at AUTO.
+//! The policy as a table for the plugin (`linkwise run --profile`): one line per range of sizes whose arm is not AUTO.
 
 use crate::policy_file::PolicyFile;
 use ::tune::Arm;
@@ -7,12 +7,13 @@ use std::fmt::Write;
 /// Powers of two that a table distinguishes.
 const EXPONENTS: u32 = ::tune::bucket::BUCKETS as u32;
 
-/// The text, of calls alone or of calls during computation. Sizes between measured ones are interpolated as the policy `profile` does.
+/// The text of the table, for calls alone or during computation. Sizes between measured ones are interpolated as in the
+/// policy `profile`.
 pub fn text(file: &PolicyFile, is_overlapped: bool) -> Result<String, String> {
     let profile = file.profile(is_overlapped)?;
     let p = &file.provenance;
     let mut out = format!(
-        "# By linkwise {} tune profile, sha256 {}\n# {}; collective from to arm: where it was measured; AUTO elsewhere\n",
+        "# By linkwise {} tune profile, sha256 {}\n# {}; collective, from, to, arm: place of the measurement; AUTO elsewhere\n",
         p.linkwise,
         file.sha256,
         if is_overlapped { "During computation" } else { "Calls alone" }

@@ -1,5 +1,5 @@
 //! A cluster, a model and readings for the tests of the engine. All bandwidths are invented.
-#![allow(dead_code)] // each test uses a part
+#![allow(dead_code)] // each test binary uses only some of these
 
 use engine::{Engine, PlaceQuery};
 use predict::{FitOptions, Kind, Model, fit};

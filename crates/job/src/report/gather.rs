@@ -10,15 +10,15 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// Most trace files of one report: one per process of the job.
+/// Maximum number of trace files of one report: one per process of the job.
 const FILES_MAX: usize = 8192;
-/// Most (communicator, collective, bucket) of a report, and most communicators.
+/// Maximum number of (communicator, collective, bucket) of a report, and of communicators.
 const KEYS_MAX: usize = 100_000;
-/// Most times kept per arm of a key, most calls with GPU times, most steps.
+/// Maximum number of times per arm of a key, of calls with GPU times, and of steps.
 const TIMES_MAX: usize = 100_000;
-/// Most different arms of a group; all arms with every channel count are fewer.
+/// Maximum number of different arms of a group; all arms with every channel count are fewer.
 const ARMS_MAX: usize = 2_000;
-/// Most sentences about communicators that stay at AUTO.
+/// Maximum number of sentences about communicators that stay at AUTO.
 const NEVER_MAX: usize = 1000;
 
 /// Calls of one collective and size bucket in one communicator.
@@ -32,32 +32,32 @@ pub struct CallGroup {
     pub collective: Option<Collective>,
     /// The bucket of its sizes.
     pub bucket: u8,
-    /// The rank whose calls count.
+    /// The rank whose calls are counted.
     pub rank: i64,
-    /// The process whose calls count, where NCCL gives no ranks, and the first call that it did not count yet.
+    /// The process whose calls are counted if NCCL gives no ranks, and its first call that is not counted yet.
     process: (u64, u64),
-    /// Its calls.
+    /// Number of its calls.
     pub calls: u64,
-    /// Outermost groups that these calls were in, by arm; a call outside of any group is one of its own.
+    /// Number of outermost groups with these calls, by arm. A call outside of any group counts as a group.
     pub arm_groups: BTreeMap<String, u64>,
     last_group: u64,
-    /// Steps of the process whose calls count.
+    /// Steps of the process whose calls are counted.
     pub steps: u64,
-    /// Times beyond [`TIMES_MAX`].
+    /// Number of times beyond [`TIMES_MAX`].
     left_out: u64,
     /// Bytes of these calls.
     pub bytes: u64,
-    /// How often AUTO would have chosen each arm.
+    /// Number of calls for which AUTO would have chosen each arm.
     pub autos: BTreeMap<String, u64>,
-    /// How often each arm was requested.
+    /// Number of calls that requested each arm.
     pub arm_calls: BTreeMap<String, u64>,
-    /// Times that decide, by arm.
+    /// Times that the policy decides by, by arm.
     pub times: BTreeMap<String, Vec<f64>>,
     /// The source of [`CallGroup::times`].
     pub source: String,
     /// GPU times that all ranks agreed on, by arm.
     pub agreed_kernels: BTreeMap<String, Vec<f64>>,
-    /// Epoch, arm in use and why.
+    /// Epoch, arm in use, and the reason.
     pub finding: Option<(u64, String, String)>,
     /// GPU times by call: the arm that ran, and the shortest time among the ranks in these traces.
     pub kernels: BTreeMap<u64, (String, f64)>,
@@ -76,15 +76,15 @@ pub struct GatheredTraces {
     /// The hosts and GPUs of ranks.
     pub places: RankGpus,
     comms: BTreeMap<String, (u32, u32)>,
-    /// Number of the process at hand, and how many steps each has said, kept or not.
+    /// Number of the current process, and the number of steps that each process reported, kept or not.
     process: u64,
     steps_of: BTreeMap<u64, u64>,
-    /// Steps of the process at hand, milliseconds, and its last word on cost.
+    /// Steps of the current process, milliseconds, and its last report of costs.
     steps: Vec<f64>,
     cost: Option<TraceLine>,
 }
 
-/// Files as given; in folders, and in folders directly below, the files named like traces.
+/// The given files, and the files named like traces in the given folders and in folders directly below them.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
     let mut all = Vec::new();
     for path in paths {
@@ -116,7 +116,7 @@ fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), JobErr
     Ok(())
 }
 
-/// Reads files. The first one that is not a trace is an error with its line.
+/// Reads files. A file that is not a trace is an error that names its line.
 pub fn read(files: &[PathBuf]) -> Result<GatheredTraces, JobError> {
     let mut g = GatheredTraces::default();
     for path in files {
@@ -161,7 +161,7 @@ impl GatheredTraces {
             "comm" if !self.comms.contains_key(&line.comm) => self.report.left_out.communicators += 1,
             "never" => {
                 let said = one_line(&format!("communicator {} stays at AUTO: {}", line.comm, line.why), 300);
-                // Every rank writes it.
+                // Every rank writes this line.
                 if self.report.never.contains(&said) {
                 } else if self.report.never.len() < NEVER_MAX {
                     self.report.never.push(said);
@@ -185,14 +185,14 @@ impl GatheredTraces {
                 self.report.lost += line.lost;
             }
             "call" | "sample" | "finding" | "launched" => self.of_key(line),
-            _ => {} // of a newer plugin
+            _ => {} // a line kind of a newer plugin
         }
     }
 
     fn of_key(&mut self, line: TraceLine) {
         let Ok(collective) = line.collective.parse::<Collective>() else { return };
         if line.arm.parse::<Arm>().is_err() {
-            return; // NCCL ran something that a tuner has no say in
+            return; // NCCL ran a collective that a tuner cannot influence
         }
         let bucket = if line.kind == "call" { ::tune::bucket::bucket(line.size_bytes) } else { line.bucket };
         let id = (line.comm.clone(), collective.capitals().to_string(), bucket);
@@ -248,7 +248,7 @@ fn of_cost(c: &TraceLine) -> PluginCost {
 
 impl CallGroup {
     fn call(&mut self, line: TraceLine, process: u64) {
-        // Every rank writes its calls; one rank counts.
+        // Every rank writes its calls; only one rank is counted.
         if line.rank < self.rank {
             (self.rank, self.calls, self.bytes) = (line.rank, 0, 0);
             (self.process, self.last_group) = ((process, 0), 0);
@@ -260,8 +260,8 @@ impl CallGroup {
             return;
         }
         if line.rank < 0 {
-            // All ranks call themselves -1. Of one process, whose communicators (one for each of its GPUs) number the same calls alike,
-            // every number counts once.
+            // If NCCL gives no ranks, all ranks are -1. The communicators of one process (one for each of its GPUs)
+            // number the same calls equally, so every number of one process is counted once.
             let (first_process, next_call) = self.process;
             if process != first_process || line.call.is_some_and(|c| c < next_call) {
                 return;
@@ -282,7 +282,7 @@ impl CallGroup {
     pub fn calls_per_time(&self, arm: &str) -> f64 {
         let of_arm = self.arm_calls.get(arm).copied().unwrap_or(0) as f64;
         let times = match self.source.as_str() {
-            // A collective may be called in some steps only; where it is, it is called once at least.
+            // A collective may be called in some steps only. In such a step it is called at least once.
             "step" => return (self.calls as f64 / self.steps.max(1) as f64).max(1.0),
             "interval" => self.arm_groups.get(arm).copied().unwrap_or(0) as f64,
             _ => of_arm,
@@ -297,7 +297,7 @@ impl CallGroup {
         if line.source == "kernel" {
             self.left_out += u64::from(!push(&mut self.agreed_kernels, &line.arm, line.time_us));
         }
-        // The best source is what decided; a program may begin to say its steps late.
+        // The policy decided by the best source. A program may begin to report its steps late.
         if self.times.is_empty() || rank(&line.source) < rank(&self.source) {
             self.times.clear();
             self.source = one_line(&line.source, 16);
@@ -331,7 +331,7 @@ fn rank(source: &str) -> usize {
     order.iter().position(|s| *s == source).unwrap_or(order.len())
 }
 
-/// False: there is no room.
+/// Returns false if the limit is reached.
 fn push(to: &mut BTreeMap<String, Vec<f64>>, arm: &str, time_us: f64) -> bool {
     if to.len() >= ARMS_MAX && !to.contains_key(arm) {
         return false;

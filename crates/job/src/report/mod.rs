@@ -16,11 +16,11 @@ use std::path::PathBuf;
 /// A process that loaded the plugin.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PluginProcess {
-    /// Its host, as a hash.
+    /// The host, as a hash.
     pub host: String,
-    /// The host's name, where it was written.
+    /// The host's name, if the trace holds it.
     pub host_name: Option<String>,
-    /// Its process id.
+    /// The process id.
     pub pid: u64,
     /// Its mode.
     pub mode: String,
@@ -30,11 +30,11 @@ pub struct PluginProcess {
     pub tuner_api: u32,
     /// The profiler interface, or 0.
     pub profiler_api: u32,
-    /// True if its times come from a test.
+    /// True if the times were set by a test.
     pub scripted: bool,
 }
 
-/// Steps that the program reported, of the process with most.
+/// Steps that the program reported, for the process with the most steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct StepTimes {
     /// Number of steps.
@@ -45,12 +45,12 @@ pub struct StepTimes {
     pub median_ms: f64,
 }
 
-/// The cost of the plugin, of the process with the largest share of its run.
+/// The cost of the plugin, for the process with the largest share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct PluginCost {
-    /// From the first communicator on, seconds.
+    /// Time from the first communicator on, seconds.
     pub run_s: f64,
-    /// Time in all of the plugin's entries over time of the run.
+    /// Time in all of the plugin's entry points over the time of the run.
     pub share: f64,
     /// Approximate number of decisions.
     pub decisions: u64,
@@ -60,20 +60,20 @@ pub struct PluginCost {
     pub events: u64,
     /// Nanoseconds per event.
     pub event_ns: f64,
-    /// Milliseconds at borders between epochs, waits for other ranks included.
+    /// Time at borders between epochs including waits for other ranks, milliseconds.
     pub borders_ms: f64,
-    /// Milliseconds in inits and finalizes.
+    /// Time in inits and finalizes, milliseconds.
     pub setup_ms: f64,
-    /// Time that the plugin's own thread computed, over time of the run.
+    /// CPU time of the plugin's own thread over the time of the run.
     pub thread_share: f64,
 }
 
 /// Counts of data beyond the limits of a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct OmittedCounts {
-    /// Calls of (communicator, collective, size) beyond those that a report holds.
+    /// Calls of (communicator, collective, size) beyond the limit of a report.
     pub calls: u64,
-    /// Communicators whose ranks and nodes are not known for that reason.
+    /// Communicators whose ranks and nodes are unknown because of the limit.
     pub communicators: u64,
     /// Times beyond those that are kept.
     pub times: u64,
@@ -90,7 +90,7 @@ pub struct JobReport {
     pub rows: Vec<CallRow>,
     /// Communicators that stayed at AUTO, and why.
     pub never: Vec<String>,
-    /// How often ranks waited for a verdict.
+    /// Number of times that ranks waited for a verdict.
     pub waits: u64,
     /// The longest wait, milliseconds.
     pub longest_wait_ms: f64,
@@ -111,7 +111,8 @@ pub struct JobReport {
 }
 
 impl JobReport {
-    /// From files and folders; predictions come from NCCL's model where the hardware is known. O(bytes of the traces).
+    /// Reads a report from files and folders. NCCL's model adds predictions if the hardware is known. O(bytes of the
+    /// traces).
     ///
     /// # Errors
     /// A file that is not a trace, too many files, or an unknown release.
@@ -127,7 +128,7 @@ impl JobReport {
         Ok(report)
     }
 
-    /// True if some times come from a test.
+    /// True if some times were set by a test.
     pub fn is_scripted(&self) -> bool {
         self.processes.iter().any(|p| p.scripted)
     }

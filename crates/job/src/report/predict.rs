@@ -1,4 +1,4 @@
-//! Predictions of NCCL's model for a communicator's calls, where its hardware is known.
+//! Predictions of NCCL's model for a communicator's calls, if its hardware is known.
 
 use super::JobReport;
 use super::gather::CallGroup;
@@ -17,9 +17,9 @@ use topology::{Allocation, Cluster};
 pub struct Hardware {
     /// Its cluster.
     pub cluster: Cluster,
-    /// The job's GPUs; none: by the host names in the traces.
+    /// The job's GPUs; `None`: found by the host names in the traces.
     pub gpus: Option<Allocation>,
-    /// The NCCL release; none: the one whose interfaces the traces name.
+    /// The NCCL release; `None`: derived from the interfaces in the traces.
     pub nccl: Option<Version>,
 }
 
@@ -77,7 +77,7 @@ struct KnownHardware {
 }
 
 impl CallModel {
-    /// For this hardware; without any, no call has a prediction.
+    /// A model for this hardware. Without hardware, no call has a prediction.
     ///
     /// # Errors
     /// The release is neither given nor known from the traces.
@@ -94,7 +94,8 @@ impl CallModel {
         Ok(CallModel { known: hardware.map(known).transpose()?, gpus: RefCell::default(), built: RefCell::default() })
     }
 
-    /// The prediction for a group's calls, with AUTO's choice and with the arm in use. The error begins with "no model".
+    /// The prediction for a group's calls, with AUTO's choice and with the arm in use. The error begins with "no
+    /// model".
     pub fn predict(
         &self,
         key: &CallGroup,
@@ -112,7 +113,7 @@ impl CallModel {
             Communicator::build(known.version, &known.cluster, gpus.parts()).map_err(|e| format!("no model: {e}"))
         });
         let c = communicator.as_ref().map_err(Clone::clone)?;
-        known.of_call(c, key, auto, arm).ok_or_else(|| format!("no model: it knows no {auto} for this call"))
+        known.of_call(c, key, auto, arm).ok_or_else(|| format!("no model: NCCL's model has no {auto} for this call"))
     }
 }
 

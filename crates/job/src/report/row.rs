@@ -1,4 +1,4 @@
-//! One row of a report: the calls of a collective and size in a communicator.
+//! One row of a report: the calls of one collective and size in one communicator.
 
 use super::CallPrediction;
 use super::gather::{CallGroup, Keys};
@@ -24,13 +24,14 @@ pub struct CallRow {
     pub auto: String,
     /// The arm in use at the end, or AUTO.
     pub arm: String,
-    /// Why.
+    /// The reason for the arm.
     pub because: String,
-    /// What the times that decide are: step, interval (between outermost groups), calls (between calls), kernel, scripted.
+    /// The source of the times that the policy decides by: step, interval (between outermost groups), calls (between
+    /// calls), kernel, scripted.
     pub source: String,
-    /// Times at AUTO that decided.
+    /// Number of such times with AUTO.
     pub auto_samples: usize,
-    /// Times with the arm.
+    /// Number of such times with the arm.
     pub arm_samples: usize,
     /// Median time at AUTO, microseconds.
     pub auto_us: Option<f64>,
@@ -40,23 +41,25 @@ pub struct CallRow {
     pub auto_variance_us2: Option<f64>,
     /// Variance with the arm, squared microseconds.
     pub arm_variance_us2: Option<f64>,
-    /// Median GPU time of the kernels at AUTO, of the rank that arrives last, microseconds.
+    /// Median GPU time of the kernels with AUTO, for the rank that arrives last, microseconds.
     pub auto_kernel_us: Option<f64>,
     /// The same with the arm.
     pub arm_kernel_us: Option<f64>,
-    /// All kernels of the row, milliseconds.
+    /// GPU time of all kernels of the row, milliseconds.
     pub kernels_ms: Option<f64>,
-    /// Share of the steps that these kernels are, or of the run where the program said no steps. Kernels and computation may overlap.
+    /// Share of these kernels in the steps, or in the run if the program reported no steps. Kernels and computation may
+    /// overlap.
     pub share: Option<f64>,
     /// Bus bandwidth by the median GPU time, of what ran, GB/s.
     pub busbw_gb_per_s: Option<f64>,
     /// The prediction of a model, or (in JSON as `no_model`) why there is none.
     #[serde(serialize_with = "or_why_not")]
     pub predicted: Result<CallPrediction, String>,
-    /// Time saved (below 0: lost) over all calls against AUTO, exploration included, milliseconds. Where times are those of steps or of
-    /// intervals, these are counted, not the calls in them; rows of the same steps do not add up then.
+    /// Time saved (below 0: lost) over all calls compared with AUTO, exploration included, milliseconds. If the times
+    /// are those of steps or intervals, one step or interval counts once, not each call in it. Rows of the same steps
+    /// then do not add up.
     pub saved_ms: Option<f64>,
-    /// Calls with the arm that repay the cost of exploration.
+    /// Number of calls with the arm that repay the cost of exploration.
     pub break_even_calls: Option<u64>,
 }
 
@@ -68,7 +71,8 @@ fn or_why_not<S: serde::Serializer>(predicted: &Result<CallPrediction, String>, 
 }
 
 impl CallRow {
-    /// The arm has shorter kernels and makes what decides longer than AUTO does, or the other way round.
+    /// The GPU time of the kernels and the times that the policy decides by disagree on whether the arm is faster than
+    /// AUTO.
     pub fn disagrees(&self) -> bool {
         let better = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(auto, arm)| arm < auto);
         self.source != "kernel"
@@ -87,8 +91,8 @@ fn variance(times: &[f64]) -> Option<f64> {
     (times.len() > 1).then(|| ::stats::standard_deviation(times).powi(2))
 }
 
-/// Rows of all keys, largest traffic first. `total_ms`: the time that kernel times are a share of. `predict`: a model's prediction for the calls of a
-/// group in a communicator, with AUTO's choice and with the arm in use.
+/// Rows of all keys, largest traffic first. `total_ms`: the time that the kernel times are a share of. `predict`: a
+/// model's prediction for the calls of a group in a communicator, with AUTO's choice and with the arm in use.
 pub fn rows(
     keys: Keys,
     total_ms: Option<f64>,
@@ -115,8 +119,8 @@ impl CallGroup {
         self.times.get(arm).map_or(&[], Vec::as_slice)
     }
 
-    /// Time saved against AUTO over all calls, and time lost with the arms that are not in use (the cost of exploration), microseconds. Each arm
-    /// counts with its own median. One time may cover many calls.
+    /// Time saved compared with AUTO over all calls, and time lost with the arms that are not in use (the cost of
+    /// exploration), microseconds. Each arm counts with its own median. One time may cover many calls.
     fn saved_and_spent_us(&self, auto_us: Option<f64>, arm_in_use: &str) -> (f64, f64) {
         let (mut saved, mut spent) = (0.0, 0.0);
         for (a, n) in &self.arm_calls {
@@ -131,15 +135,15 @@ impl CallGroup {
         (saved, spent)
     }
 
-    /// Median GPU time of the kernels of a requested arm: of the times that the ranks agreed on, else of the shortest ones in these traces of calls
-    /// that `ran` as this arm.
+    /// Median GPU time of the kernels of a requested arm: of the times that the ranks agreed on, else of the shortest
+    /// times in these traces of calls that `ran` as this arm.
     fn kernel_us(&self, requested: &str, ran: &str) -> Option<f64> {
         let agreed = self.agreed_kernels.get(requested).filter(|t| !t.is_empty());
         let traced = || self.kernels.values().filter(|(arm, _)| arm == ran).map(|(_, t)| *t).collect::<Vec<_>>();
         agreed.and_then(|t| median(t)).or_else(|| median(&traced()))
     }
 
-    /// Time of all kernels, milliseconds, from those in these traces.
+    /// Time of all kernels in these traces, milliseconds.
     fn kernels_ms(&self) -> Option<f64> {
         (!self.kernels.is_empty()).then(|| {
             let seen: f64 = self.kernels.values().map(|(_, t)| t).sum();

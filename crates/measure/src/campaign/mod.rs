@@ -1,9 +1,10 @@
 //! Campaigns: intra tables, spot checks and a multi-host sample, resumable after an interruption.
 //!
-//! For every size a campaign measures the full table of one host of each type, spot checks on the other hosts of the type and the full table of those
-//! that deviate, then the points of a design. After each stage it repeats outliers up to twice; the median counts, and the other readings are stored
-//! as rejected. A stage decides from stored readings only, and each reading has a run id made of backend, point and repetition: an interrupted
-//! campaign continues where it was and ends with the same points.
+//! For every size a campaign measures the full table of one host of each type, spot checks on the other hosts of the
+//! type, and the full table of those that deviate; then the points of a design. After each stage it repeats outliers up
+//! to twice; the median counts, and the other readings are stored as rejected. A stage decides from stored readings
+//! only, and each reading has a run id made of backend, point and repetition. An interrupted campaign therefore
+//! continues at the same point and ends with the same points.
 
 mod outcome;
 mod outliers;
@@ -22,9 +23,9 @@ use std::collections::HashMap;
 use store::{Query, Store, StoreError};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
-/// Limit on repetitions of an outlier.
+/// Maximum number of repetitions of an outlier.
 pub const REPETITIONS_MAX: u32 = 2;
-/// Points that may fail in a row before the campaign stops.
+/// Number of consecutive points that may fail before the campaign stops.
 pub const FAILURES_IN_ROW_MAX: usize = 10;
 /// A host deviates from its type if the median of its spot checks differs by more than this (log units) ...
 pub const SPOT_MEDIAN_MAX: f64 = 0.05;
@@ -38,9 +39,9 @@ const ADAPTIVE_ROUNDS: usize = 8;
 /// Expected bandwidth of a multi-host allocation, GB/s.
 pub type Expected<'a> = &'a dyn Fn(&Allocation, Collective, Bytes) -> f64;
 
-/// The functions of a caller that a campaign calls.
+/// Functions of the caller that a campaign calls.
 pub struct CampaignHooks<'a> {
-    /// Multi-host readings are compared with it.
+    /// The expected bandwidth, with which multi-host readings are compared.
     pub expected: Expected<'a>,
     /// The time of a new reading.
     pub now_unix_s: &'a dyn Fn() -> f64,
@@ -79,7 +80,7 @@ impl<'a> Campaign<'a> {
         hooks: CampaignHooks<'a>,
     ) -> Result<Self, StoreError> {
         let run_prefix = Some(format!("{}/{}/", backend.identity(), plan.collective));
-        // Withdrawn readings count as taken: without them every resume would measure their points again.
+        // Withdrawn readings count as taken: otherwise every resume would measure their points again.
         let query = Query { run_prefix, with_withdrawn: true, ..Query::all() };
         let known = store
             .records(&query)?
@@ -93,7 +94,7 @@ impl<'a> Campaign<'a> {
         Ok(Campaign { plan, cluster, store, backend, hooks, model: None, known, failures_in_row: 0, summary })
     }
 
-    /// Sets the model that an adaptive design asks.
+    /// Sets the model of an adaptive design.
     pub fn with_model(mut self, model: &'a mut dyn Uncertainty) -> Self {
         self.model = Some(model);
         self
@@ -147,8 +148,8 @@ impl<'a> Campaign<'a> {
         Layout { plan: self.plan, cluster: &self.cluster }
     }
 
-    /// Backend, point and repetition. The digest of the GPUs stands for a list that no store takes: thousands of hosts whose names have no
-    /// numbers in common.
+    /// The run id of a point: backend, point and repetition. A digest of the GPUs replaces a list that is too long for
+    /// the store, such as thousands of hosts whose names have no common numbers.
     fn run_id(&self, p: &Point) -> String {
         let gpus = self.cluster.gpu_list(&p.allocation);
         let id = |gpus| format!("{}/{}/{}/{gpus}#{}", self.backend.identity(), p.collective, p.size.0, p.repetition);

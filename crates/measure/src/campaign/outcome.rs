@@ -1,4 +1,4 @@
-//! What a campaign reports: its progress, its result, and why it stopped.
+//! The reports of a campaign: its progress, its result, and the reason why it stopped.
 
 use store::StoreError;
 
@@ -14,7 +14,7 @@ pub enum CampaignEvent {
         /// Points of the stage that have a reading.
         already: usize,
     },
-    /// This many more points of the stage are in the store.
+    /// This number of further points of the stage is in the store.
     Taken(usize),
     /// A line for the user.
     Note(String),
@@ -37,9 +37,9 @@ pub struct StageSummary {
     pub rejected: usize,
     /// Outliers that could not be repeated.
     pub suspect: usize,
-    /// Seconds for which runs occupied GPUs, added up.
+    /// Total seconds for which runs occupied GPUs.
     pub run_seconds: f64,
-    /// The same times their GPUs, minutes.
+    /// The same multiplied by the number of GPUs, minutes.
     pub gpu_minutes: f64,
 }
 
@@ -47,9 +47,9 @@ pub struct StageSummary {
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct CampaignSummary {
     pub stages: Vec<StageSummary>,
-    /// Hosts whose spot checks deviated and that got a full table.
+    /// Hosts whose spot checks deviated and whose full table was measured.
     pub deviating_hosts: Vec<String>,
-    /// The budget ended before the plan.
+    /// True if the budget ended before the plan.
     pub stopped_by_budget: bool,
 }
 

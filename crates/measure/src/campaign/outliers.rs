@@ -1,4 +1,4 @@
-//! Outliers: repeated up to twice; the median of a point's readings counts.
+//! Outliers are repeated up to twice; the median of a point's readings counts.
 
 use super::outcome::Stop;
 use super::{Campaign, REPETITIONS_MAX, Stage};
@@ -49,7 +49,7 @@ impl Campaign<'_> {
         self.grade_readings(stage, outliers)
     }
 
-    /// Marks each reading of repeated outliers as good or rejected; the only reading of a point as suspect.
+    /// Marks each reading of repeated outliers as good or rejected, and the only reading of a point as suspect.
     fn grade_readings(&mut self, stage: Stage, outliers: &[Point]) -> Result<(), Stop> {
         let mut changes = Vec::new();
         for p in outliers {

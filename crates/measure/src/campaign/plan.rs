@@ -17,7 +17,7 @@ pub struct CampaignPlan {
     pub intra: bool,
     /// Multi-host allocations per size.
     pub sample_size: usize,
-    /// How they are chosen.
+    /// Their sampling design.
     pub design: DesignKind,
     /// Seed of designs and spot checks.
     pub seed: u64,

@@ -119,7 +119,8 @@ impl Campaign<'_> {
         self.repeat_outliers(Stage::Multi, &outliers)
     }
 
-    /// Measures in rounds: the model learns the readings and chooses the allocations about which it is most uncertain.
+    /// Measures in rounds: the model learns the readings, then chooses the allocations with the most uncertain
+    /// prediction.
     pub(super) fn take_adaptive_sample(&mut self, size: Bytes) -> Result<(), Stop> {
         let per_round = self.plan.sample_size.div_ceil(ADAPTIVE_ROUNDS).max(4);
         let (cluster, idle) = (self.cluster.clone(), self.plan.idle.clone());
@@ -150,7 +151,8 @@ impl Campaign<'_> {
         self.repeat_multi_outliers(&points)
     }
 
-    /// First readings of the tables and of `taken`, in the order of the plan, so that a resumed campaign trains the model alike.
+    /// First readings of the tables and of `taken`, in the order of the plan, so that a resumed campaign trains the
+    /// same model.
     fn measured(&self, taken: &[Allocation], size: Bytes) -> Vec<Measurement> {
         let (tables, _) = self.layout().hosts();
         let tables = tables.iter().flat_map(|h| self.layout().table_points(*h, size));

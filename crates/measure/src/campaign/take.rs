@@ -1,4 +1,4 @@
-//! Taking readings: batches of points go to the backend, their readings to the store.
+//! Takes readings: batches of points go to the backend, their readings to the store.
 
 use super::outcome::Stop;
 use super::{Campaign, CampaignError, CampaignEvent, FAILURES_IN_ROW_MAX, Stage};
@@ -55,7 +55,7 @@ impl Campaign<'_> {
         s.gpu_minutes += reading.took.0 * p.allocation.gpu_count() as f64 / 60.0;
     }
 
-    /// Reports the failure of a point. The result is the reason to stop, after too many failures in a row.
+    /// Reports the failure of a point. Returns a reason to stop after too many failures in a row.
     fn count_failure(&mut self, stage: Stage, p: &Point, why: &str) -> Option<String> {
         self.failures_in_row += 1;
         self.summary.stages[stage as usize].failed += usize::from(p.repetition == 0);
@@ -81,8 +81,8 @@ impl Campaign<'_> {
     }
 }
 
-/// Splits consecutive points into batches of at most `width` on different hosts. A multi-host point is a batch of its own: others would share its
-/// network.
+/// Splits consecutive points into batches of at most `width` points on different hosts. A multi-host point forms a
+/// batch alone, because other points would share its network.
 fn batches(points: &[&Point], width: usize) -> Vec<Vec<Point>> {
     let mut out: Vec<Vec<Point>> = Vec::new();
     for p in points {

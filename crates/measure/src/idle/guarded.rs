@@ -1,4 +1,4 @@
-//! [`Guarded`]: a backend whose readings count only if nobody else used the hosts.
+//! [`Guarded`]: a backend that drops a reading if another job used the hosts.
 
 use super::Hosts;
 use crate::backend::{Backend, BackendError, Point, Reading};
@@ -7,29 +7,32 @@ use std::time::Duration;
 use store::Source;
 use topology::{GpuMask, HostId, Seconds};
 
-/// Times that a host is asked before a process counts as somebody else's: the run's own processes need a moment to leave.
+/// Number of queries of a host before a remaining process counts as another job. The processes of the run itself need
+/// some time to exit.
 const ASKED_MAX: usize = 3;
-/// Time between them.
+/// Time between two queries of a host.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Asks the hosts of each run when it has ended. A reading is dropped if a GPU that the run may have met is in use, or if a host does not tell:
-/// it may be of a contended link. A job that came and went during the run is not seen.
+/// Queries the hosts of a run after the run ends. It drops the reading if a GPU is in use that may have shared links with
+/// the run, or if a host does not answer, because the links may have been contended. It does not see a job that starts
+/// and ends during the run.
 pub struct Guarded<'a> {
     inner: &'a mut dyn Backend,
     hosts: Hosts<'a>,
     whole_hosts: bool,
     pause: Duration,
-    /// Hosts on which somebody was seen: asked before their next run, too.
+    /// Hosts on which another job was seen. They are also queried before their next run.
     suspects: HashSet<HostId>,
 }
 
 impl<'a> Guarded<'a> {
-    /// `whole_hosts`: any process on a host of the run counts, not only those on the run's GPUs.
+    /// `whole_hosts`: a process on any GPU of a host counts, not only one on the GPUs of the run.
     pub fn new(inner: &'a mut dyn Backend, hosts: Hosts<'a>, whole_hosts: bool) -> Self {
         Guarded { inner, hosts, whole_hosts, pause: PAUSE, suspects: HashSet::new() }
     }
 
-    /// Why readings of these hosts do not count, by host. `own`: the GPUs of the run on each.
+    /// For each host, the reason to drop a reading, or `None`. `own`: the GPUs of the run on each host; `times`: maximum
+    /// number of queries.
     fn disturbed(&self, own: &[(HostId, GpuMask)], times: usize) -> Vec<Option<String>> {
         let mut out: Vec<Option<String>> = vec![None; own.len()];
         let mut open: Vec<usize> = (0..own.len()).collect();
@@ -64,7 +67,7 @@ impl<'a> Guarded<'a> {
 }
 
 impl Guarded<'_> {
-    /// Why a point must not run: a suspect among its hosts is still in use.
+    /// The reason not to run a point: one of its suspect hosts is still in use.
     fn still_there(&mut self, point: &Point) -> Option<String> {
         let parts = point.allocation.parts().iter().copied();
         let own: Vec<(HostId, GpuMask)> = parts.filter(|(h, _)| self.suspects.contains(h)).collect();
@@ -99,7 +102,7 @@ impl Backend for Guarded<'_> {
         results.pop().unwrap_or_else(|| Err(BackendError::Fatal("the backend gave no result".into())))
     }
     fn measure_batch(&mut self, points: &[Point]) -> Vec<Result<Reading, BackendError>> {
-        // No run disturbs a job that was seen and is still there.
+        // A run must not disturb a job that was seen on its hosts and still runs.
         let mut why_not: Vec<Option<String>> = points.iter().map(|p| self.still_there(p)).collect();
         let free: Vec<Point> =
             points.iter().zip(&why_not).filter(|(_, w)| w.is_none()).map(|(p, _)| p.clone()).collect();

@@ -6,7 +6,7 @@ use crate::process;
 use std::time::Duration;
 use topology::{Allocation, Cluster, GpuMask, HostId};
 
-/// Hosts asked at once.
+/// Maximum number of hosts that are queried at the same time.
 const ASKED_AT_A_TIME_MAX: usize = 64;
 
 /// How a command reaches a host.
@@ -14,7 +14,7 @@ const ASKED_AT_A_TIME_MAX: usize = 64;
 pub enum AskWith {
     /// The host is this machine.
     Here,
-    /// A command line, of which `{host}` is replaced by the host's name; the words of the question follow as one argument.
+    /// A command line such as `ssh {host}`. The name of the host replaces `{host}`; the script is added as one argument.
     Command(String),
 }
 
@@ -24,10 +24,10 @@ impl Default for AskWith {
     }
 }
 
-/// The use of a host's GPUs: each GPU in use, and why.
+/// The GPUs of a host that are in use, each with the reason.
 pub type InUse = Vec<(usize, String)>;
 
-/// The hosts of a cluster, to be asked.
+/// Queries the hosts of a cluster for the use of their GPUs.
 pub struct Hosts<'c> {
     cluster: &'c Cluster,
     with: AskWith,
@@ -35,7 +35,7 @@ pub struct Hosts<'c> {
 }
 
 impl<'c> Hosts<'c> {
-    /// `timeout`: limit per host.
+    /// `timeout`: time limit for each host.
     pub fn new(cluster: &'c Cluster, with: AskWith, timeout: Duration) -> Self {
         Hosts { cluster, with, timeout }
     }
@@ -44,7 +44,7 @@ impl<'c> Hosts<'c> {
         self.cluster
     }
 
-    /// The command that asks a host.
+    /// The command that queries a host.
     pub fn command_line(&self, host: HostId) -> CommandLine {
         let script = nvidia_smi::SCRIPT.to_owned();
         let mut words: Vec<String> = match &self.with {
@@ -57,7 +57,7 @@ impl<'c> Hosts<'c> {
         CommandLine { program: words.remove(0), args: words, ..CommandLine::default() }
     }
 
-    /// The GPUs in use of one host, or why it does not tell.
+    /// The GPUs of one host that are in use, or the reason why they are unknown.
     pub fn ask_one(&self, host: HostId) -> Result<InUse, String> {
         let name = &self.cluster.host(host).name;
         let known = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -78,7 +78,7 @@ impl<'c> Hosts<'c> {
         Ok(gpus.iter().enumerate().filter_map(|(i, g)| Some((i, g.in_use()?))).collect())
     }
 
-    /// Asks several hosts at once. Results in the order of `hosts`.
+    /// Queries several hosts at the same time. The results have the order of `hosts`.
     pub fn ask(&self, hosts: &[HostId]) -> Vec<Result<InUse, String>> {
         let mut out = Vec::with_capacity(hosts.len());
         for chunk in hosts.chunks(ASKED_AT_A_TIME_MAX) {
@@ -91,7 +91,7 @@ impl<'c> Hosts<'c> {
         out
     }
 
-    /// What of `gpus` is not idle. A host that does not tell is left out as a whole.
+    /// The GPUs of `gpus` that are not idle. If a host does not answer, all its GPUs count as not idle.
     pub fn left_out(&self, gpus: &Allocation) -> Vec<LeftOut> {
         let hosts: Vec<HostId> = gpus.parts().iter().map(|p| p.0).collect();
         let mut out = Vec::new();

@@ -1,9 +1,10 @@
-//! Which GPUs are idle: what the hosts, Slurm and the state say.
+//! Finds the idle GPUs from answers of the hosts and of Slurm.
 //!
-//! A measurement on a GPU that runs a job disturbs the job, and reads the bandwidth that the job leaves. [`Hosts::ask`] reads the processes
-//! of each host (`nvidia-smi --query-compute-apps`), [`slurm::ask`] the nodes and the running jobs. Each answer is a list of [`LeftOut`]: GPUs
-//! that are not idle, and why. [`whole_hosts`] then drops the rest of a host of which a part is in use: its GPUs share NVSwitches, PCIe and
-//! NICs with the job. [`Guarded`] asks the hosts of a run again when it has ended, and drops its reading if somebody else came.
+//! A measurement on a GPU that runs a job slows the job, and measures only the bandwidth that the job leaves.
+//! [`Hosts::left_out`] reads the processes of each host (`nvidia-smi --query-compute-apps`); [`slurm::ask`] reads the
+//! nodes and the running jobs. Both return a list of [`LeftOut`]: GPUs that are not idle, with the reason. [`whole_hosts`]
+//! then drops the other GPUs of a host that is partly in use, because they share NVSwitches, PCIe and NICs with the job.
+//! [`Guarded`] queries the hosts again after each run, and drops the reading if another job uses them.
 
 mod guarded;
 mod hosts;
@@ -15,11 +16,11 @@ pub use hosts::{AskWith, Hosts, InUse};
 
 use topology::{Allocation, Cluster, GpuMask, HostId};
 
-/// GPUs that are not idle, or not known to be.
+/// GPUs that are in use, or whose use is unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeftOut {
     pub gpus: Allocation,
-    /// In a few words: `process 4711 (python3)`, `Slurm job 12`.
+    /// The reason in a few words: `process 4711 (python3)`, `Slurm job 12`.
     pub why: String,
 }
 
@@ -36,7 +37,7 @@ pub fn minus(idle: &Allocation, out: &[LeftOut]) -> Allocation {
     Allocation::new(idle.parts().iter().map(|&(h, m)| (h, m.minus(taken.mask(h)))))
 }
 
-/// The hosts of `idle` of which no usable GPU is missing, and what is left out for their sake. O(hosts).
+/// The hosts whose usable GPUs are all in `idle`, and the GPUs of the other hosts, which are left out. O(hosts).
 pub fn whole_hosts(cluster: &Cluster, idle: &Allocation) -> (Allocation, Vec<LeftOut>) {
     let usable = cluster.usable();
     let (whole, part): (Vec<_>, Vec<_>) = idle.parts().iter().copied().partition(|(h, m)| *m == usable.mask(*h));
@@ -48,7 +49,7 @@ pub fn whole_hosts(cluster: &Cluster, idle: &Allocation) -> (Allocation, Vec<Lef
     (Allocation::new(whole), out)
 }
 
-/// The first GPUs of `named` that are left out.
+/// The first entry of `out` that contains GPUs of `named`, with these GPUs.
 pub fn first_conflict<'a>(named: &Allocation, out: &'a [LeftOut]) -> Option<(Allocation, &'a LeftOut)> {
     out.iter().find_map(|o| {
         let both = o.gpus.parts().iter().map(|&(h, m)| (h, GpuMask(m.0 & named.mask(h).0)));

@@ -1,32 +1,32 @@
-//! What `nvidia-smi` says of the GPUs of a host and of the processes on them.
+//! Reads the GPUs of a host and the processes on them from the output of `nvidia-smi`.
 
 use std::collections::HashMap;
 use topology::GPUS_PER_HOST_MAX;
 
-/// The command line that a host runs. Both lists are CSV without a header; a line of its own stands between them.
+/// The command line that a host runs. It prints two CSV lists without headers, separated by a line.
 pub const SCRIPT: &str = "nvidia-smi --query-gpu=index,uuid,memory.used,mig.mode.current --format=csv,noheader,nounits \
      && echo linkwise-apps && nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader";
 /// The line between the lists.
 const BETWEEN: &str = "linkwise-apps";
-/// Memory that an idle GPU may have in use, MiB: driver, display, monitoring. A job's CUDA context and buffers take more.
+/// Maximum memory in use of an idle GPU, MiB: driver, display, monitoring. The CUDA context and buffers of a job take more.
 pub const IDLE_MEMORY_MIB_MAX: u64 = 2048;
-/// Most processes that are read.
+/// Maximum number of processes.
 const PROCESSES_MAX: usize = 10_000;
 
 /// One GPU of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SmiGpu {
     pub uuid: String,
-    /// `None` where the GPU does not tell.
+    /// `None` if the GPU does not report it.
     pub memory_used_mib: Option<u64>,
-    /// Divided by MIG: nccl-tests cannot use the whole GPU.
+    /// MIG divides the GPU, so nccl-tests cannot use the whole GPU.
     pub mig: bool,
     /// Process ids and programs.
     pub processes: Vec<(u64, String)>,
 }
 
 impl SmiGpu {
-    /// Why the GPU is not idle.
+    /// The reason why the GPU is not idle, or `None` if it is idle.
     pub fn in_use(&self) -> Option<String> {
         if let Some((pid, name)) = self.processes.first() {
             let more = match self.processes.len() {
@@ -57,7 +57,7 @@ pub fn parse(text: &str) -> Result<Vec<SmiGpu>, String> {
         }
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
         let [index, uuid, memory, mig] = fields[..] else {
-            // A banner of the login shell comes first, if at all.
+            // Only a banner of the login shell can precede the lists.
             if gpus.is_empty() && !line.starts_with(|c: char| c.is_ascii_digit()) {
                 continue;
             }
@@ -96,7 +96,7 @@ pub fn parse(text: &str) -> Result<Vec<SmiGpu>, String> {
         };
         let pid =
             pid.parse().map_err(|_| format!("line {} of nvidia-smi: `{}` is no process id", i + 1, short(pid)))?;
-        // A process of a MIG instance names the instance; the GPU itself is known as divided.
+        // A process in a MIG instance has the id of the instance. The first list already marks the GPU as divided.
         if let Some(&gpu) = of_uuid.get(uuid) {
             let name = name.rsplit('/').next().unwrap_or(name);
             gpus[gpu].processes.push((pid, short(name)));

@@ -1,7 +1,7 @@
-//! What Slurm says: the state of each node (`sinfo`), and the GPUs of running jobs (`scontrol show job`).
+//! Reads from Slurm the state of each node (`sinfo`) and the GPUs of running jobs (`scontrol show job`).
 //!
-//! A job names its GPUs as `GRES=gpu:h100:4(IDX:0-3)`; one without indices counts as using all GPUs of its nodes. Inside an allocation
-//! (`SLURM_JOB_ID`) the GPUs of that job are the idle ones, and no others can be reached.
+//! The GPUs of a job look like `GRES=gpu:h100:4(IDX:0-3)`. A job without indices counts as using all GPUs of its nodes.
+//! Inside an allocation (`SLURM_JOB_ID`) only the GPUs of that job count as idle, because no others can be used.
 
 use super::LeftOut;
 use crate::nccl_tests::CommandLine;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use topology::{Allocation, Cluster, GpuMask, HostId, names};
 
-/// States in which a job holds no GPU.
+/// Job states in which the job holds no GPU.
 const JOB_IS_OVER: [&str; 17] = [
     "PENDING",
     "COMPLETED",
@@ -30,7 +30,7 @@ const JOB_IS_OVER: [&str; 17] = [
     "RESV_DEL_HOLD",
     "EXPEDITING",
 ];
-/// Node states in which GPUs that no job holds are idle.
+/// Node states in which the GPUs without a job are idle.
 const NODE_IS_UP: [&str; 4] = ["idle", "mixed", "allocated", "completing"];
 
 fn line(program: &str, args: &[&str]) -> CommandLine {
@@ -49,7 +49,8 @@ pub fn command_lines() -> [CommandLine; 2] {
     ]
 }
 
-/// Runs both commands and reads them. `own_job`: the job that this process runs in.
+/// Runs both commands and reads their output. `own_job`: id of the Slurm job in which this process runs. An error if a
+/// command fails or if its output cannot be read.
 pub fn ask(cluster: &Cluster, own_job: Option<&str>, timeout: Duration) -> Result<Vec<LeftOut>, String> {
     let mut texts = Vec::new();
     for line in command_lines() {
@@ -99,7 +100,7 @@ pub fn parse(cluster: &Cluster, nodes: &str, jobs: &str, own_job: Option<&str>) 
 }
 
 fn left_out_nodes(cluster: &Cluster, by_name: &HashMap<&str, HostId>, text: &str) -> Result<Vec<LeftOut>, String> {
-    // A node has a line for each of its partitions; the states are alike.
+    // A node has one line for each of its partitions, with the same state.
     let mut states: BTreeMap<HostId, &str> = BTreeMap::new();
     for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
         let mut words = line.split_whitespace();
@@ -134,7 +135,7 @@ fn left_out_nodes(cluster: &Cluster, by_name: &HashMap<&str, HostId>, text: &str
     Ok(out)
 }
 
-/// The GPUs of a job, from each `Nodes=... GRES=...` of its line. What cannot be read counts as all GPUs of the nodes.
+/// The GPUs of a job, from each `Nodes=... GRES=...` of its line. If the indices cannot be read, all GPUs of the nodes count.
 fn gpus_of_job(cluster: &Cluster, by_name: &HashMap<&str, HostId>, job: &str) -> Allocation {
     let words: Vec<&str> = job.split_whitespace().collect();
     let mut parts: Vec<(HostId, GpuMask)> = Vec::new();
@@ -154,7 +155,7 @@ fn gpus_of_job(cluster: &Cluster, by_name: &HashMap<&str, HostId>, job: &str) ->
     Allocation::new(parts)
 }
 
-/// `gpu:a:1(IDX:3),gpu:b:2(IDX:5-6)` of one host.
+/// Reads the GPUs of one host, such as `gpu:a:1(IDX:3),gpu:b:2(IDX:5-6)`.
 fn mask(cluster: &Cluster, host: HostId, gres: &str) -> GpuMask {
     let all = cluster.type_of(host).all_gpus();
     let name = names::slurm::node_name(cluster.host(host));

@@ -6,7 +6,8 @@
 //! | `mpirun` | one per GPU, `-g 1` | one application context per host, started through `env` |
 //! | `srun` | one per GPU, `-g 1` | a host file for `--distribution=arbitrary`, a `case` on the node's name |
 //!
-//! `CUDA_DEVICE_ORDER=PCI_BUS_ID` goes with every choice: linkwise counts GPUs as `nvidia-smi` does, CUDA by default does not.
+//! Every choice also sets `CUDA_DEVICE_ORDER=PCI_BUS_ID`: linkwise numbers GPUs as `nvidia-smi` does, and CUDA by
+//! default does not.
 
 use crate::backend::Point;
 use std::fmt;
@@ -24,7 +25,7 @@ pub enum Launcher {
     Srun,
 }
 
-/// How to run nccl-tests.
+/// Settings of nccl-tests runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchOptions {
     pub launcher: Launcher,
@@ -76,7 +77,8 @@ fn cuda_visible_devices(mask: GpuMask) -> String {
     mask.iter().map(|g| g.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// The command that measures `point`. `hostfile` is where the caller will write the host file, if there is one.
+/// The command that measures `point`. `hostfile` is the path to which the caller will write the host file, if there is
+/// one.
 ///
 /// # Errors
 /// A host name that no launcher accepts, or several hosts with the local launcher.

@@ -55,16 +55,16 @@ pub struct NcclTestsReport {
     pub version: Option<String>,
     /// Version of the NCCL library, such as `2.27.7`.
     pub nccl_version: Option<String>,
-    /// If reported.
+    /// The collective, if reported.
     pub collective: Option<Collective>,
-    /// If listed. A JSON file lists the first rank of each process only.
+    /// The ranks, if listed. A JSON file lists only the first rank of each process.
     pub ranks: Vec<NcclTestsRank>,
     /// Number of ranks, if reported.
     pub rank_count: Option<usize>,
     pub rows: Vec<NcclTestsRow>,
-    /// Why rows were left out: they have no bandwidth.
+    /// One message for each row that was left out because it has no bandwidth.
     pub left_out: Vec<String>,
-    /// As printed.
+    /// The average bus bandwidth, as printed.
     pub average_busbw_gb_per_s: Option<f64>,
     /// Out-of-bounds values, as printed.
     pub out_of_bounds: Option<u64>,

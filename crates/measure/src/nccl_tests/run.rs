@@ -18,7 +18,7 @@ pub struct NcclTests<'c> {
     cluster: &'c Cluster,
     options: LaunchOptions,
     timeout: Duration,
-    /// Host files: created with the first one, removed at the end.
+    /// Folder of host files: created with the first one, removed at the end.
     folder: OnceLock<tempfile::TempDir>,
 }
 

@@ -62,7 +62,8 @@ fn columns_by_count(fields: usize) -> Option<Vec<Column>> {
 /// Reads the output of one run. O(bytes).
 ///
 /// # Errors
-/// Located in the text. An output without a result row is an error that quotes the failure that nccl-tests reported, if any.
+/// An error has its position in the text. An output without a result row is an error that quotes the failure that
+/// nccl-tests reported, if any.
 pub fn parse_text(text: &str) -> Result<NcclTestsReport, ParseError> {
     if text.len() > OUTPUT_BYTES_MAX {
         return Err(ParseError::at(1, 1, format!("the output is larger than {} MiB", OUTPUT_BYTES_MAX >> 20)));
@@ -192,7 +193,7 @@ fn read_comment(comment: &str, report: &mut NcclTestsReport) {
     }
 }
 
-/// The columns of a row: those of the header, or by the number of fields without a header.
+/// The columns of a row: those of the header, or without a header by the number of fields.
 fn columns_of_row(found: usize, header: Option<&[Column]>) -> Result<Vec<Column>, String> {
     match header {
         Some(h) if h.len() == found => Ok(h.to_vec()),

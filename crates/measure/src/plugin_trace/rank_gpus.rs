@@ -1,15 +1,16 @@
-//! The GPU of each rank of a communicator, derived from what its process could see.
+//! Derives the GPU of each rank of a communicator from the GPUs that are visible to its process.
 //!
-//! NCCL tells a plugin the rank but not the GPU. The process knows its host's name, `CUDA_VISIBLE_DEVICES` and its local rank. A process with several
-//! ranks of a communicator uses its visible GPUs in order. A process that sees one GPU uses that one. Any other process uses the GPU with the number
-//! of its local rank, as programs under torchrun, mpirun and srun do.
+//! NCCL gives a plugin the rank but not the GPU. The process knows its host's name, `CUDA_VISIBLE_DEVICES` and its
+//! local rank. A process with several ranks of a communicator uses its visible GPUs in order. A process with one
+//! visible GPU uses that one. Any other process uses the GPU with the number of its local rank, as programs under
+//! torchrun, mpirun and srun do.
 
 use super::TraceLine;
 use std::collections::BTreeMap;
 
 /// Limit on visible GPUs of a process.
 const VISIBLE_MAX: usize = 64;
-/// Limit on ranks in all.
+/// Limit on the total number of ranks.
 const RANK_ENTRIES_MAX: usize = 1 << 20;
 
 /// Host name, and index as `nvidia-smi` counts.
@@ -62,7 +63,7 @@ impl RankGpus {
     /// The GPUs of a communicator in the order of its ranks. O(ranks log ranks).
     ///
     /// # Errors
-    /// Names the rank and what is missing.
+    /// The error names the rank and what is missing.
     pub fn gpus(&self, comm: &str, ranks: u32) -> Result<Vec<Gpu>, String> {
         let none = BTreeMap::new();
         let members = self.members.get(comm).unwrap_or(&none);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_facts_are_named() {
         for (lines, what) in [
             (vec![process("a", None, Some(0)), comm(0, 0)], "rank 1 of 2 is in none of these traces"),
             (

@@ -20,7 +20,7 @@ pub const SUCCESS: Status = 0;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Name(*const c_char);
-// SAFETY: it points at a literal.
+// SAFETY: the pointer refers to a literal.
 unsafe impl Sync for Name {}
 const NAME: Name = Name(c"linkwise".as_ptr());
 
@@ -31,7 +31,7 @@ fn guarded(kind: Entry, f: impl FnOnce()) -> Status {
     SUCCESS
 }
 
-/// Panics if a test asks for it.
+/// Panics if a test requests it.
 fn panic_if_tested() {
     assert!(!crate::process::settings().test.panic, "LINKWISE_TEST_PANIC: every entry panics");
 }

@@ -74,14 +74,15 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
         panic_if_tested();
         let Some(profiled) = process::profiler_init(api, id, rank) else { return };
         let settings = process::settings();
-        // From 2.31 on (v7) kernel events come from a separate thread, which was seen to crash: only on request.
+        // From 2.31 on (v7) kernel events come from a separate thread that can crash. They are requested only if a
+        // setting asks for them.
         let kernels = settings.kernel_times.unwrap_or(settings.mode == Mode::Adaptive && api < 7);
         KERNELS.store(kernels, Ordering::Relaxed);
         let mut events = COLL;
         if kernels {
             events |= KERNEL_CHANNEL;
         }
-        // NCCL reports the parents of requested events anyway.
+        // NCCL always reports the parents of requested events.
         events |= if api >= 5 { COLL_API | GROUP_API } else { GROUP };
         // SAFETY: the addresses of the mask and the context; `finalize` takes the context back.
         unsafe {

@@ -1,4 +1,5 @@
-//! The tuner interface, v2 to v6. v7 (2.32.6) is not exported: no release that we could run confirms its layout, and 2.32 accepts v6.
+//! The tuner interface, v2 to v6. v7 (2.32.6) is not exported: no release available for tests confirms its layout, and
+//! 2.32 accepts v6.
 
 use super::log::{self, Logger};
 use super::{NAME, Name, Status, guarded, panic_if_tested};
@@ -145,7 +146,8 @@ unsafe extern "C" fn choose_v4(
     _registered: c_int, // known on this rank only: ranks may differ
     channels: *mut c_int,
 ) -> Status {
-    // A null context means that there is nothing to do. With `pipelined` 0 the question does not concern a call (symmetric kernels, 2.31 and later).
+    // A null context means that there is nothing to do. With `pipelined` 0 the question does not concern a call
+    // (symmetric kernels, 2.31 and later).
     if context.is_null() || pipelined <= 0 {
         return super::SUCCESS;
     }
@@ -156,7 +158,8 @@ unsafe extern "C" fn choose_v4(
             return;
         }
         let (a, p) = (algorithms as usize, protocols as usize);
-        // SAFETY: despite its type the table is one block of algorithms x protocols floats; NCCL waits for our return.
+        // SAFETY: despite its type the table is one block of algorithms x protocols floats. NCCL waits for this
+        // function to return.
         let costs = unsafe { std::slice::from_raw_parts_mut(table.cast::<f32>(), a * p) };
         // SAFETY: the context is ours (`init`), and `channels` is the address of one int.
         let (Some(comm), channels) = (unsafe { comm(context) }, unsafe { &mut *channels }) else { return };

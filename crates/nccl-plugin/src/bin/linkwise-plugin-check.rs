@@ -1,6 +1,7 @@
 //! Loads the plugin as NCCL does, through every interface version that it exports, and prints what each returns: one JSON object per line.
 //!
-//! A separate program, because the library that it loads may crash and the command line has no `unsafe`.
+//! This is a separate program, because the library that it loads may crash, and the command `linkwise` contains no
+//! `unsafe`.
 //!
 //! ```text
 //! linkwise-plugin-check LIBRARY [CALLS]
@@ -48,7 +49,7 @@ unsafe extern "C" fn logger(_: c_int, _: c_ulong, _: *const c_char, _: c_int, _:
     eprintln!("{}", unsafe { CStr::from_ptr(text) }.to_string_lossy());
 }
 
-/// What one interface version returned.
+/// The result of one interface version.
 #[derive(Default)]
 struct TunerResult {
     context: bool,
@@ -234,7 +235,7 @@ fn main() -> ExitCode {
         unsafe { dlsym(library, name.as_ptr()) }
     };
     let mut bad = false;
-    // The profiler first, as NCCL does.
+    // The profiler comes first, as in NCCL.
     for version in 1..=7u32 {
         let table = symbol(&format!("ncclProfiler_v{version}"));
         if table.is_null() || version < 4 {

@@ -9,7 +9,7 @@ use std::time::Duration;
 impl Comm {
     /// Handles a message of the leader and returns the answer; for the job, on behalf of all its communicators in this process.
     pub fn on_message(&self, message: &ToMember) -> Option<ToLeader> {
-        let followers = lock(&self.followers); // no communicator joins meanwhile
+        let followers = lock(&self.followers); // no communicator can join meanwhile
         let all: Vec<&Comm> = std::iter::once(self).chain(followers.iter().map(Arc::as_ref)).collect();
         // All locks are held from before the boundary is visible until the answer is known: a call that sees the boundary waits in `cross_boundary`,
         // and a call at an earlier boundary cannot overwrite this one.
@@ -25,7 +25,8 @@ impl Comm {
             c.boundary.store(member.boundary(), Ordering::SeqCst);
             answer
         });
-        // The job's own answer is the strictest: it gets the same message with the same count, and knows everything ever committed.
+        // The job's own answer is the strictest: the job gets the same message with the same count, and knows every
+        // epoch that was ever committed.
         let answer = answers.next().flatten();
         answers.for_each(drop);
         drop(held);
@@ -61,7 +62,7 @@ impl Comm {
         self.begun.fetch_max(follower.begun(), Ordering::SeqCst);
     }
 
-    /// It has acknowledged a proposal and does not know the verdict.
+    /// The rank has acknowledged a proposal and does not know the verdict.
     pub fn is_bound(&self) -> bool {
         self.boundary_state().member.bound_to().is_some()
     }
@@ -72,7 +73,7 @@ impl Comm {
         boundary_state.member.bound_to().is_some_and(|e| self.begun.load(Ordering::SeqCst) >= e.from_call)
     }
 
-    /// No proposal has ever reached it.
+    /// No proposal has ever reached the rank.
     pub fn is_fresh(&self) -> bool {
         self.boundary_state().member == Member::default()
     }

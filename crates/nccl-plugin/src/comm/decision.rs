@@ -29,7 +29,7 @@ pub struct CallDecision {
     pub epoch: u64,
     /// Number of the call among those of its slot in the epoch.
     pub k: u64,
-    /// Begin of the call's group, or else of the call, in nanoseconds since the communicator was made; 0 if not recorded.
+    /// Start of the call's group, or else of the call, in nanoseconds since the communicator was made; 0 if not recorded.
     pub at_ns: u64,
     /// The outermost group, 24 bits; 0 if NCCL does not report groups.
     pub group: u32,

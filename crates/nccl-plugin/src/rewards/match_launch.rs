@@ -1,4 +1,4 @@
-//! Matches launches with decisions. NCCL gives them no common number, so collective, size and order decide.
+//! Matches launches with decisions. They share no number in NCCL, so collective, size and order decide.
 
 use crate::comm::CallDecision;
 use crate::events::Enqueued;

@@ -1,4 +1,4 @@
-//! Scripted times for tests, since kernels finish at once on the bench.
+//! Scripted times for tests, because kernels finish at once on the bench.
 //!
 //! ```text
 //! # collective  bucket of the size  arm          microseconds

@@ -1,4 +1,4 @@
-//! Processes what calls left behind: decisions go to the trace and the coordinator, readings to the leader.
+//! Processes the records of calls: decisions go to the trace and the coordinator, readings to the leader.
 
 use super::{LocalRank, RECENT_MAX, STEP_CALLS_MAX, Worker};
 use crate::comm::CallDecision;

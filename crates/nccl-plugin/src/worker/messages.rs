@@ -114,7 +114,7 @@ impl Worker {
                 let mine = |l: &&LocalRank| l.comm.id == roster.comm && l.comm.ordinal == place.ordinal;
                 match self.local_ranks.iter().find(mine) {
                     Some(local) => answers.extend(local.comm.on_message(&message).map(|a| (position, a))),
-                    // The member has left, so it confirms in effect: it waits for no verdict.
+                    // The member has left. It waits for no verdict, so it counts as confirmed.
                     None => answers.extend(confirmation(&message).map(|a| (position, a))),
                 }
             } else if let Some(endpoint) = &mut self.endpoint {

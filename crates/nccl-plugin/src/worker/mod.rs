@@ -1,8 +1,8 @@
 //! The plugin's only thread in a process. It processes recorded calls, exchanges messages with other ranks, coordinates the communicators that this
 //! process leads, and writes the trace.
 //!
-//! [`crate::process`] starts it with the first communicator and joins it with the last. It polls every [`TICK`]; a panic in a poll costs tuning,
-//! never the job.
+//! [`crate::process`] starts the worker with the first communicator and joins it with the last. The worker polls every
+//! [`TICK`]. A panic in a poll ends tuning, never the job.
 
 mod drain;
 mod messages;
@@ -134,7 +134,7 @@ impl Worker {
         loop {
             // Read before the poll, which then sees everything that happened before the flag was set.
             let stop = self.shared.stop.load(Ordering::Acquire);
-            // A panic must cost tuning, never the job.
+            // A panic must end tuning only, never the job.
             if catch_unwind(AssertUnwindSafe(|| self.poll_once())).is_err() {
                 self.panics += 1;
                 if self.panics >= PANICS_MAX {

@@ -50,7 +50,7 @@ pub fn spec(counts: &[u8], version: &str) -> BenchSpec {
 
 /// Adds the plugin and its settings.
 pub fn with_plugin(mut s: BenchSpec, settings: &[(&str, &str)]) -> BenchSpec {
-    // 2.27.3 opens no path, only a name found by the dynamic linker; cargo sets LD_LIBRARY_PATH for tests.
+    // 2.27.3 opens no path, only a name that the dynamic linker finds; cargo sets LD_LIBRARY_PATH for tests.
     let path = if s.version == Version::new(2, 27, 3) { "liblinkwise_nccl.so".into() } else { library() };
     s.tuner_plugin = Some(path.clone());
     s.profiler_plugin = Some(path);

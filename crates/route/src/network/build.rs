@@ -29,7 +29,7 @@ pub(super) struct Builder<'a> {
     relay_loop: Vec<Option<u32>>,
 }
 
-/// The limits on ranks, overrides and rates.
+/// Checks the limits on ranks, overrides and rates.
 fn check(ranks: usize, options: &RoutingOptions) -> Result<(), RoutingNetworkError> {
     if ranks == 0 {
         return Err(RoutingNetworkError::Empty);
@@ -50,7 +50,7 @@ fn check(ranks: usize, options: &RoutingOptions) -> Result<(), RoutingNetworkErr
     Ok(())
 }
 
-/// What the model ignores of a cluster.
+/// Lists the properties of a cluster that the model ignores.
 fn notes(cluster: &Cluster) -> Vec<String> {
     let mut notes = Vec::new();
     if !cluster.network.host_links.is_empty() {
@@ -197,7 +197,7 @@ impl<'a> Builder<'a> {
         n.iter().take(4).chain(n.iter().skip(4).rev().take(2)).map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Share of the nominal rate that the link between two GPUs still has.
+    /// Rate of the link between two GPUs as a share of the nominal rate.
     fn link_health(&self, local: &HostBuild, i: usize, j: usize) -> f64 {
         let h = self.cluster.host(local.id);
         let gpu = |g: usize| h.gpu_health.get(g).copied().unwrap_or(1.0);
@@ -457,7 +457,7 @@ impl<'a> Builder<'a> {
         (out, back)
     }
 
-    /// Of the GPUs next to a NIC, the one that GPU `g` reaches fastest over NVLink, with the paths there and back.
+    /// The GPU next to a NIC that GPU `g` reaches fastest over NVLink, with the paths in both directions.
     fn nearest_gpu_to_nic(&self, local: &HostBuild, g: usize, near: &[usize]) -> Option<(usize, Leg, Leg)> {
         let count = local.gpus.len();
         let way = |i: usize, j: usize| {

@@ -15,9 +15,9 @@ use crate::demand::RANKS_MAX;
 use build::Builder;
 use topology::{Cluster, GpuId};
 
-/// Most links of one leg, and of one path inside a host.
+/// Maximum number of links of one leg, and of one path inside a host.
 pub const LEG_LINKS_MAX: usize = 8;
-/// Most overrides of single links.
+/// Maximum number of overrides of single links.
 pub const OVERRIDES_MAX: usize = 4096;
 /// Highest accepted rate of a link, GB/s.
 const CAPACITY_MAX_GB_PER_S: f64 = 100_000.0;
@@ -216,12 +216,12 @@ impl RoutingNetwork {
         Builder::new(cluster, options)?.build()
     }
 
-    /// Seconds per byte of every link; infinite where it is dead.
+    /// Seconds per byte of every link; infinite for a dead link.
     pub fn seconds_per_byte(&self) -> &[f64] {
         &self.inverse
     }
 
-    /// How many ranks.
+    /// Number of ranks.
     #[inline]
     pub fn rank_count(&self) -> usize {
         self.ranks.len()
@@ -258,7 +258,7 @@ impl RoutingNetwork {
         let at = self.intra_row[src] as usize + dst - self.first[self.host(src)] as usize;
         &self.intra_share[self.intra_at[at] as usize..self.intra_at[at + 1] as usize]
     }
-    /// Most relays on a path inside a host: its NVLink hops minus one.
+    /// Maximum number of relays on a path inside a host: its NVLink hops minus one.
     pub fn relays_in_series(&self) -> usize {
         let hops = |l: &Leg| l.links().iter().filter(|&&l| self.links[l as usize].kind == LinkKind::NvLink).count();
         self.intra.iter().map(hops).max().unwrap_or(1).saturating_sub(1)
@@ -316,8 +316,8 @@ impl RoutingNetwork {
         self.host_rates = self.rates_of_hosts();
         self.weights = self.rail_weights();
     }
-    /// The share of a pair's bytes that each of its paths inside the host takes: all on the direct link; without one, bytes spread over the paths
-    /// with the fewest hops.
+    /// The share of a pair's bytes on each of its paths inside the host: all bytes on the direct link, or without a direct link
+    /// spread over the paths with the fewest hops.
     fn shares_of_intra_paths(&self) -> Vec<f64> {
         let rate =
             |leg: &Leg| 1.0 / leg.links().iter().map(|&l| self.inverse[l as usize]).fold(f64::MIN_POSITIVE, f64::max);
@@ -336,7 +336,7 @@ impl RoutingNetwork {
         }
         out
     }
-    /// Bytes per second that all links out of a rank, and all links to it, carry.
+    /// Total rate of the links out of a rank, and of the links to it, bytes per second.
     fn rates_of_ranks(&self) -> Vec<(f64, f64)> {
         let mut out = vec![(0.0, 0.0); self.ranks.len()];
         for l in self.links.iter().filter(|l| l.from != l.to) {
@@ -349,12 +349,12 @@ impl RoutingNetwork {
         }
         out
     }
-    /// GB/s of the NIC of a leg.
+    /// Rate of the NIC of a leg, GB/s.
     fn nic_gb_per_s(&self, leg: &Leg, kind: LinkKind) -> f64 {
         let mut links = leg.links().iter().map(|&l| &self.links[l as usize]);
         links.find(|l| l.kind == kind).map_or(0.0, |l| l.capacity_gb_per_s)
     }
-    /// Bytes per second that all NICs of a host send and receive.
+    /// Total rate of the NICs of a host, bytes per second: send and receive.
     fn rates_of_hosts(&self) -> Vec<(f64, f64)> {
         let nic_rates = |h: usize| {
             let r = self.first[h] as usize;

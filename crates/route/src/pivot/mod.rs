@@ -5,13 +5,14 @@
 //! upper bounds): each demand has a *key* path, whose share is one minus the other shares. The first key is the split of a static rule,
 //! which counts as one path.
 //!
-//! The remaining rows are the links. Most links are not full, and their slacks need no arithmetic. The solver keeps only the *tight* links
-//! `R`, whose load is `T`, an equal number of basic columns (`T` and `|R| - 1` paths), and the inverse of that small matrix. A pivot takes
-//! O(|R|²), pricing O(demands x paths), the ratio test O(links). `|R|` starts at 1, so the first pivots, which gain most, are the cheapest.
+//! The remaining rows are the links. Most links are not full, and their slacks need no arithmetic. The solver keeps
+//! only the *tight* links `R`, whose load is `T`, an equal number of basic columns (`T` and `|R| - 1` paths), and the
+//! inverse of that small matrix. A pivot takes O(|R|²), pricing O(demands x paths), the ratio test O(links). `|R|`
+//! starts at 1: the first pivots reduce the congestion most and are the cheapest.
 //!
-//! The multipliers `y` of the tight links sum to one. The shortest paths under `y` give a lower bound on `T` for every plan. That bound
-//! proves the plan's quality and ends the search: pivots stop when the plan is within the wanted gap of the best bound so far, or when the
-//! work limit is reached. Nothing depends on a clock.
+//! The multipliers `y` of the tight links sum to one. The shortest paths under `y` give a lower bound on `T` for every
+//! plan. That bound proves the plan's quality and ends the search: pivots stop when the plan is within the requested
+//! gap of the best bound so far, or when the work limit is reached. The result does not depend on a clock.
 //!
 //! With many ranks a demand is a small part of a link's load, and moving one demand at a time takes many pivots. Then a *coarse* stage first
 //! moves all bytes from one host to another together: its columns are (host, host, rail), and its result is a weight per rail and pair of
@@ -34,7 +35,7 @@ use crate::sums::DemandSums;
 /// The key "path" that stands for a first split over several paths.
 const COMPOSITE: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
-/// Most tight links. At this number the pivots stop with the result so far. The inverse takes 8 x this² bytes.
+/// Maximum number of tight links. At this number the pivots stop with the result so far. The inverse takes 8 x this² bytes.
 const TIGHT_MAX: usize = 320;
 /// Largest tie-breaking load, relative to the congestion.
 const PERTURBATION: f64 = 1e-7;
@@ -42,7 +43,7 @@ const PERTURBATION: f64 = 1e-7;
 const LARGE_PARTS: f64 = 16.0;
 /// and at least this share of the bytes that its host can send in the plan's time.
 const LARGE_SHARE: f64 = 1.0 / 256.0;
-/// Most demands that are priced again before all demands are.
+/// Maximum number of demands that are priced again before all demands are.
 const CANDIDATES_MAX: usize = 48;
 /// Up to this many demands, all are priced every time.
 const PRICE_ALL_MAX: usize = 256;

@@ -8,9 +8,9 @@ use topology::ReadError;
 
 const REMEDY: &str =
     "a routing file has one line per sample: expert ids separated by tabs, two tabs, and as many weights";
-/// Most experts of a layer.
+/// Maximum number of experts of a layer.
 pub const EXPERTS_MAX: u32 = 4096;
-/// Most experts of one token.
+/// Maximum number of experts of one token.
 pub const EXPERTS_PER_TOKEN_MAX: usize = 64;
 
 /// The experts of each token.

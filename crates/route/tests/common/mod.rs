@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use route::traffic::TrafficShape;
 use route::{Demand, RoutePlan, RoutingNetwork, RoutingOptions, builtin};
 
-/// The built-in network of a name with other rates of some links.
+/// The built-in network with this name, with changed rates for some links.
 pub fn network(name: &str, overrides: &[String]) -> RoutingNetwork {
     let overrides = overrides.iter().map(|o| o.parse().unwrap()).collect();
     RoutingNetwork::of(&builtin::cluster(name).unwrap(), &RoutingOptions { overrides, ..RoutingOptions::default() })

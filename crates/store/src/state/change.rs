@@ -9,16 +9,16 @@ use std::collections::HashSet;
 use std::path::Path;
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
-/// Most jobs that an error names.
+/// Maximum number of jobs that an error names.
 const NAMED_MAX: usize = 5;
-/// Most suspects of a state; later ones of the list are dropped.
+/// Maximum number of suspects of a state; later ones of the list are dropped.
 const SUSPECTS_MAX: usize = 4096;
-/// A probability that changes by less than this does not affect decisions.
+/// A probability that changes by less than this counts as unchanged for decisions.
 const PROBABILITY_STEP: f64 = 0.01;
-/// A component's factor (share of its rate) that changes by less than this does not affect decisions.
+/// A component's factor (share of its rate) that changes by less than this counts as unchanged for decisions.
 const FACTOR_STEP: f64 = 0.02;
 
-/// A job that asks for GPUs.
+/// A job to which GPUs are allocated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewJob {
     /// Its id ([`check_job_id`]).
@@ -38,7 +38,7 @@ pub struct NewJob {
 pub enum Allocated {
     /// The job got the GPUs now.
     Now,
-    /// The job held them before: a repeated command changes nothing.
+    /// The job held the GPUs before; a repeated command changes nothing.
     Already,
 }
 
@@ -57,7 +57,7 @@ pub struct Drain {
 }
 
 impl State {
-    /// Allocates all of the GPUs to a job, or none.
+    /// Allocates all of the GPUs to a job, or none of them.
     ///
     /// # Errors
     /// A GPU that another job holds or that is drained; a job that holds other GPUs already.
@@ -65,7 +65,7 @@ impl State {
         self.allocate_once(job, None, at_unix_s).map(|d| d.value)
     }
 
-    /// The same, done once under an idempotency key.
+    /// The same, executed once under an idempotency key.
     pub fn allocate_once(
         &mut self,
         job: &NewJob,
@@ -86,7 +86,7 @@ impl State {
         self.release_once(ids, None, 0.0).map(|d| d.value.jobs)
     }
 
-    /// The same, done once under an idempotency key.
+    /// The same, executed once under an idempotency key.
     pub fn release_once(
         &mut self,
         ids: &[String],
@@ -95,7 +95,7 @@ impl State {
     ) -> Result<Done<Release>, StateError> {
         self.once(once, at_unix_s, |tx, cluster, path| {
             let held = |id: &String| job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id));
-            let jobs = ids.iter().map(held).collect::<Result<Vec<_>, _>>()?; // read before any change: an error leaves all jobs as they are
+            let jobs = ids.iter().map(held).collect::<Result<Vec<_>, _>>()?; // read before any change: on an error all jobs keep their GPUs
             for id in ids {
                 tx.execute("DELETE FROM job WHERE id = ?1", [id]).map_err(|e| StateError::of("write to", path, &e))?;
             }
@@ -109,7 +109,7 @@ impl State {
         self.drain_once(gpus, reason, None, at_unix_s).map(|d| d.value)
     }
 
-    /// The same, done once under an idempotency key.
+    /// The same, executed once under an idempotency key.
     pub fn drain_once(
         &mut self,
         gpus: &Allocation,
@@ -151,7 +151,7 @@ impl State {
         self.undrain_once(gpus, None, 0.0).map(|d| d.value)
     }
 
-    /// The same, done once under an idempotency key.
+    /// The same, executed once under an idempotency key.
     pub fn undrain_once(
         &mut self,
         gpus: &Allocation,
@@ -201,7 +201,7 @@ impl State {
         })
     }
 
-    /// Runs one write; under a key only once.
+    /// Runs one write; with a key only once.
     fn once<T: Serialize + for<'de> Deserialize<'de>>(
         &mut self,
         once: Option<&Once>,
@@ -305,7 +305,7 @@ pub(super) fn take(
     }
     for (what, v) in [("demand", job.demand_gb_per_s), ("prediction", job.predicted_gb_per_s)] {
         if v.is_some_and(|v| !(0.0..=crate::measurement::BUSBW_GB_PER_S_MAX).contains(&v)) {
-            return Err(StateError::Invalid(format!("the {what} of job `{}` is no bandwidth in GB/s", job.id)));
+            return Err(StateError::Invalid(format!("the {what} of job `{}` is not a bandwidth in GB/s", job.id)));
         }
     }
     let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
@@ -370,7 +370,7 @@ pub(super) fn on_host(
     Ok(OnHost { held: mask(&mut jobs.iter().map(|j| j.0)), drained: mask(&mut drained.into_iter()), jobs })
 }
 
-/// The full reason why a job cannot get its GPUs; reads the state, so it is called only for an error.
+/// The full reason why a job cannot get its GPUs. It reads the state and is therefore called only for an error.
 fn not_free(tx: &Transaction<'_>, cluster: &Cluster, path: &Path, job: &NewJob) -> StateError {
     let now = match snapshot(tx, cluster, path) {
         Ok(now) => now,

@@ -1,9 +1,10 @@
 //! Committing a decision that was made on a snapshot.
 //!
-//! A decision is valid if the state did not change since its snapshot, or if the change does not concern the hosts of the choice. On these
-//! hosts the same jobs must hold the same GPUs, the same GPUs must be drained (so the chosen GPUs are free and the predicted contention
-//! holds), and the same components must be suspected with nearly the same probabilities. A job that starts or ends on other hosts does
-//! not void the decision: it was the best choice at the moment of its snapshot, and its prediction still holds.
+//! A decision is valid if the state did not change since its snapshot, or if the change does not concern the hosts of
+//! the choice. On these hosts the same jobs must hold the same GPUs, the same GPUs must be drained (so the chosen GPUs
+//! are free and the predicted contention holds), and the same components must be suspected with nearly the same
+//! probabilities. A job that starts or ends on other hosts does not void the decision: the choice was the best one at
+//! the moment of the snapshot, and its prediction still holds.
 
 use super::change::{NewJob, alike, exists, job_held, on_host, take};
 use super::read::{Snapshot, Suspect, suspects, versions};
@@ -36,9 +37,9 @@ pub struct Commit<'a> {
 pub enum Committed {
     /// The job has the GPUs.
     Granted,
-    /// The same request was answered before; this is that answer.
+    /// The same request was answered before. The value is that answer.
     Repeated(String),
-    /// The basis of the decision has changed; nothing was written. Decide again on a new snapshot.
+    /// The basis of the decision has changed; nothing was written. The caller must decide again on a new snapshot.
     Changed,
 }
 

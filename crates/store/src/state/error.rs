@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file does not exist.
-    #[error("there is no state at {}; `linkwise cluster init --cluster C --state FILE` makes one", .0.display())]
+    #[error("there is no state at {}; `linkwise cluster init --cluster C --state FILE` creates one", .0.display())]
     Missing(PathBuf),
     /// The file exists and is a state.
     #[error(
-        "{} is the state of cluster `{cluster}` already{}; `linkwise cluster show` tells what it holds. To start anew move the file away",
+        "{} is already the state of cluster `{cluster}`{}; `linkwise cluster show` prints it. To start again, move the file away",
         .path.display(), if *.same { ", with the same hosts" } else { "" }
     )]
     Exists {
@@ -27,7 +27,7 @@ pub enum StateError {
     NotAState {
         /// The file.
         path: PathBuf,
-        /// What the file contains instead.
+        /// The actual content of the file.
         why: String,
     },
     /// The content contradicts itself or is unreadable.
@@ -57,24 +57,24 @@ pub enum StateError {
         stored: String,
         /// The given cluster.
         given: String,
-        /// The first difference in words.
+        /// The first difference as text.
         difference: String,
     },
     /// The same cluster with added, removed or changed hosts.
-    #[error("the state {} has other hosts of cluster `{cluster}` than those given: {changes}. `linkwise cluster update` takes them over", .path.display())]
+    #[error("the state {} has other hosts of cluster `{cluster}` than those given: {changes}. `linkwise cluster update` applies the change", .path.display())]
     HostsChanged {
         /// The file.
         path: PathBuf,
         /// The cluster.
         cluster: String,
-        /// Added, removed and changed hosts, in words.
+        /// Added, removed and changed hosts, as text.
         changes: String,
     },
     /// Another process changed the hosts of the state after it was opened.
     #[error("the cluster of the state {} has changed since it was opened; open it again", .0.display())]
     ClusterChanged(PathBuf),
     /// A host cannot be removed or changed while jobs hold its GPUs.
-    #[error("job `{job}` holds GPUs of host {host}, which is to go or to change{}; release it first", and_more(*.more))]
+    #[error("job `{job}` holds GPUs of host {host}, which would be removed or changed{}; release it first", and_more(*.more))]
     HostsHeld {
         /// The first host.
         host: String,
@@ -84,7 +84,7 @@ pub enum StateError {
         more: usize,
     },
     /// Another process locked the state for longer than the time limit.
-    #[error("the state {} has been locked by another process for {} s; try again when it is done", .0.display(), super::BUSY_TIMEOUT.as_secs())]
+    #[error("the state {} has been locked by another process for {} s; try again when that process ends", .0.display(), super::BUSY_TIMEOUT.as_secs())]
     Busy(PathBuf),
     /// The file or its folder is not writable, or the disk is full.
     #[error("cannot {doing} the state {}: {why}; nothing was changed", .path.display())]
@@ -108,7 +108,7 @@ pub enum StateError {
         known: Vec<String>,
     },
     /// The job holds other GPUs.
-    #[error("job `{id}` holds {held} already; release it first, or choose another id")]
+    #[error("job `{id}` already holds {held}; release it first, or choose another id")]
     JobExists {
         /// The job's id.
         id: String,
@@ -118,7 +118,7 @@ pub enum StateError {
     /// Another job holds a GPU of the request.
     #[error("{gpu} is held by job `{job}`; {free} GPUs are free")]
     Held {
-        /// The first GPU that is.
+        /// The first such GPU.
         gpu: String,
         /// The job that holds it.
         job: String,
@@ -126,15 +126,15 @@ pub enum StateError {
         free: usize,
     },
     /// A GPU of the request is drained.
-    #[error("{gpu} is drained{}; `linkwise cluster drain {gpu} --undo` gives it back", reason_in_words(.reason))]
+    #[error("{gpu} is drained{}; `linkwise cluster drain {gpu} --undo` ends the drain", reason_in_words(.reason))]
     Drained {
-        /// The first GPU that is.
+        /// The first GPU of the request that is drained.
         gpu: String,
         /// The reason of the drain.
         reason: String,
     },
     /// An idempotency key was used for another request.
-    #[error("the idempotency key `{0}` was used for another request; give every request a key of its own")]
+    #[error("the idempotency key `{0}` was used for another request; give every request a different key")]
     KeyReused(String),
     /// The number of jobs is at its limit.
     #[error("{max} jobs hold GPUs; that is the limit")]

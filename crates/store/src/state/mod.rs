@@ -30,7 +30,7 @@ use topology::Cluster;
 
 /// Longest wait of a process for another process's write.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most jobs that hold GPUs at the same time.
+/// Maximum number of jobs that hold GPUs at the same time.
 pub const JOBS_MAX: usize = 100_000;
 /// Longest job id, bytes.
 pub const JOB_ID_BYTES_MAX: usize = 128;
@@ -48,7 +48,7 @@ pub fn check_job_id(id: &str) -> Result<(), String> {
     }
     if !id.starts_with(|c: char| c.is_ascii_alphanumeric()) || !id.chars().all(fits) {
         return Err(format!(
-            "`{shown}` cannot be a job id: letters, digits and ._-/@+:= are meant, the first a letter or a digit"
+            "`{shown}` cannot be a job id: use letters, digits and ._-/@+:=, with a letter or digit first"
         ));
     }
     Ok(())
@@ -117,14 +117,14 @@ impl State {
             conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
                 .optional()
                 .map_err(|e| StateError::of("read", path, &e))?
-                .ok_or_else(|| StateError::damaged(path, format!("it does not tell its {key}")))
+                .ok_or_else(|| StateError::damaged(path, format!("it has no {key}")))
         };
         let text = meta("cluster_file")?;
         let cluster = topology::file::read(&text, "the cluster of the state")
             .map_err(|e| StateError::damaged(path, format!("its cluster cannot be read: {e}")))?;
         let fingerprint = fingerprint(&identity(&cluster));
         if fingerprint != meta("cluster_fingerprint")? {
-            return Err(StateError::damaged(path, "its cluster is not the one that it was made for".into()));
+            return Err(StateError::damaged(path, "its cluster differs from the one in its fingerprint".into()));
         }
         Ok(State { path: path.into(), conn, cluster, fingerprint })
     }
@@ -211,8 +211,8 @@ impl State {
         self.snapshot().map(|_| ())
     }
 
-    /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds. A transaction that
-    /// changed a row raises the version.
+    /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds. A
+    /// transaction that changed a row raises the version.
     fn write<T>(
         &mut self,
         work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StateError>,
@@ -265,7 +265,7 @@ fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
     let conn = Connection::open_with_flags(path, flags).map_err(fail)?;
     conn.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
-    // Before anything is changed: it may be the file of another program.
+    // Check before any change: the file may belong to another program.
     if version(&conn, path)?.is_none() && !create {
         return Err(StateError::NotAState { path: path.into(), why: "it is empty".into() });
     }
@@ -284,7 +284,7 @@ fn version(conn: &Connection, path: &Path) -> Result<Option<i64>, StateError> {
     match number("PRAGMA application_id")? {
         schema::APPLICATION_ID => Ok(Some(number("PRAGMA user_version")?)),
         crate::schema::APPLICATION_ID => {
-            let why = "it is a store of measurements; the state is a file of its own".into();
+            let why = "it is a store of measurements; a state needs a separate file".into();
             Err(StateError::NotAState { path: path.into(), why })
         }
         _ => {

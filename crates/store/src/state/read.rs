@@ -42,7 +42,7 @@ pub struct Suspect {
     pub defect: u32,
     /// The host.
     pub host: HostId,
-    /// The component, in the words of `predict::doctor`: `nic 3`, `gpu 5`, `host`.
+    /// The component as named by `predict::doctor`: `nic 3`, `gpu 5`, `host`.
     pub component: String,
     /// Estimated share of its full rate, 0 to 1.
     pub factor: f64,
@@ -55,7 +55,7 @@ pub struct Suspect {
 pub struct Snapshot {
     /// Jobs, oldest first.
     pub jobs: Vec<JobHeld>,
-    /// Drained GPUs, by host and index; those of the cluster file are not among them.
+    /// Drained GPUs, by host and index, without those of the cluster file.
     pub drained: Vec<Drained>,
     /// Suspected components, by defect, most probable first.
     pub suspects: Vec<Suspect>,

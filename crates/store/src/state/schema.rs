@@ -1,4 +1,5 @@
-//! The tables of a state file, as a list of migrations: a new version is a new entry at the end, never an edit.
+//! The tables of a state file, as a list of migrations. A new version is a new entry at the end; existing entries are
+//! never edited.
 
 use rusqlite_migration::{HookError, M, Migrations};
 
@@ -8,7 +9,7 @@ pub const APPLICATION_ID: i64 = 0x6c6b_7374;
 /// The schema version that this build writes.
 pub const VERSION: i64 = 2;
 
-/// `held` must never overlap; the other columns are for status reports and decisions.
+/// Rows of `held` must not overlap; the other columns are for status reports and decisions.
 pub const V1: &str = "
 PRAGMA application_id = 1818981236;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;

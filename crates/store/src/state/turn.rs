@@ -1,14 +1,16 @@
 //! Turns: a queue for clients whose commits failed several times. The queue blocks no other writes.
 //!
-//! Two clients that decide on the same snapshot mostly choose the same GPUs: one commits, the other must search again. With many clients,
-//! one could fail repeatedly. A client that failed a few times takes a turn: it waits until no other client has one, and then competes only
-//! with clients that have no turn. Releases, drains and observations need no turn, and a turn locks no table.
+//! Two clients that decide on the same snapshot mostly choose the same GPUs: one commits, the other must search again.
+//! With many clients, one client could fail repeatedly. A client that failed a few times takes a turn: it waits until
+//! no other client has one, and then competes only with clients that have no turn. Releases, drains and observations
+//! need no turn, and a turn locks no table.
 
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a turn. After it the decision continues without one: turns provide fairness, commits correctness.
+/// Longest wait for a turn. After this time the decision continues without a turn: turns only provide fairness, and the
+/// commit ensures correctness.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Interval at which a waiting client tries again.
 const POLL: Duration = Duration::from_millis(2);

@@ -5,18 +5,20 @@ use super::noise::{Noise, pull_in};
 /// One arm against another, from interleaved readings (logarithms of times).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
-    /// ln(time of the arm / time of the other): below 0 where the arm is faster.
+    /// ln(time of the arm / time of the other arm); negative if the arm is faster.
     pub effect: f64,
-    /// Its standard error.
+    /// Standard error of `effect`.
     pub error: f64,
-    /// Probability of such evidence for "faster" if both were alike: a one-sided p-value, or the equivalent of a Bayes factor.
+    /// Probability of evidence this strong for "faster" if both arms took the same time: a one-sided p-value, or the
+    /// equivalent of a Bayes factor.
     pub p_faster: f64,
 }
 
 /// Compares `arm` with `other`. `noise` and `dof` come from all arms of the race, these two included.
 ///
-/// With one mode this is Student's test with a pooled spread. With two it compares the likelihood of a common place with that of shifted
-/// ones, mode by mode; there the means must not speak against it, since what a job pays is the mean.
+/// With one mode this is Student's test with a pooled spread. With two modes it compares the likelihood of a common
+/// location with the likelihood of shifted locations, mode by mode. In that case the means must agree with the result,
+/// because a job pays the mean time.
 pub fn compare(arm: &[f64], other: &[f64], noise: &Noise, dof: f64) -> Comparison {
     let (a, b) = (pull_in(arm, noise.reach), pull_in(other, noise.reach));
     let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len().max(1) as f64;
@@ -35,14 +37,15 @@ pub fn compare(arm: &[f64], other: &[f64], noise: &Noise, dof: f64) -> Compariso
     Comparison { effect, error: noise.sigma * weight.sqrt(), p_faster: p }
 }
 
-/// The most likely shift of `arm` against `other` under a common shape, and the logarithm of the Bayes factor of "shifted down" (Laplace
-/// prior of scale 0.3) against "not shifted". One over the factor bounds the chance of ever seeing it without a shift.
+/// The most likely shift of `arm` relative to `other` under a common shape, and the logarithm of the Bayes factor of
+/// "shifted down" (Laplace prior of scale 0.3) against "not shifted". The inverse of the factor bounds the probability
+/// of ever seeing such evidence without a shift.
 fn shift(arm: &[f64], other: &[f64], noise: &Noise) -> (f64, f64) {
     const SCALE: f64 = 0.3;
     let step = (0.4 * noise.sigma).clamp(0.01, 0.1);
     let (la, lb) = (noise.location(arm), noise.location(other));
     let gap = noise.modes.map_or(0.0, |m| m.gap);
-    // Every place that either arm may have: a hill away from the likeliest one, and some spreads.
+    // Candidate locations of either arm: one step of the mode gap and a few spreads around the two most likely ones.
     let low = la.min(lb) - gap - 4.0 * noise.sigma;
     let high = la.max(lb) + gap + 4.0 * noise.sigma;
     let cells = (((high - low) / step).ceil() as usize).clamp(1, 800);
@@ -78,7 +81,7 @@ fn shift(arm: &[f64], other: &[f64], noise: &Noise) -> (f64, f64) {
 
 /// Upper tail of Student's t with `dof` degrees of freedom: the probability of a value above `t`.
 ///
-/// By the regularised incomplete beta function; absolute error below 1e-10 for dof from 1 to 10,000.
+/// Computed by the regularised incomplete beta function; absolute error below 1e-10 for `dof` from 1 to 10,000.
 pub fn student_t_upper(t: f64, dof: f64) -> f64 {
     if !t.is_finite() {
         return if t > 0.0 { 0.0 } else { 1.0 };
@@ -88,7 +91,7 @@ pub fn student_t_upper(t: f64, dof: f64) -> f64 {
     if t >= 0.0 { tail } else { 1.0 - tail }
 }
 
-/// I_x(a, b), by Lentz's continued fraction.
+/// I_x(a, b), computed by Lentz's continued fraction.
 fn beta_regularised(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_tail_of_students_t_agrees_with_published_quantiles() {
-        // One-sided quantiles from any table: (dof, t, p).
+        // Published one-sided quantiles: (dof, t, p).
         for (dof, t, p) in
             [(1.0, 6.314, 0.05), (4.0, 3.747, 0.01), (12.0, 3.930, 0.001), (30.0, 2.042, 0.025), (120.0, 3.160, 0.001)]
         {

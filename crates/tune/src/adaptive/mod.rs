@@ -1,11 +1,13 @@
 //! Default policy: best-arm races at start and after change points, low-rate exploration in between.
 //!
-//! 1. **Race.** All arms run interleaved; the first use of an arm is not counted (it sets up connections). Losers drop out early. AUTO is
-//!    left only for an arm that beats it beyond chance; interim checks share a fixed probability of a false switch.
-//! 2. **Use.** Two cumulative sums watch the arm in use; when it becomes slower or faster, the arms that may now be best race anew.
-//! 3. **Explore.** Other arms run now and then, cheap ones more often, for at most 0.6 % of the time in total, a quarter of which is
-//!    AUTO's. An arm that is over 1.5 times slower runs once in 2,000 calls. A surprising time is followed by more calls of the arm, and
-//!    convincing evidence starts a race.
+//! 1. **Race.** All arms run interleaved. The first use of an arm is not counted, because it sets up connections. Slow
+//!    arms drop out early. The policy leaves AUTO only for an arm that is significantly faster; all interim checks
+//!    share a fixed probability of a false switch.
+//! 2. **Use.** Two cumulative sums monitor the arm in use. When it becomes slower or faster, the arms that may now be
+//!    the best enter a new race.
+//! 3. **Explore.** Other arms run occasionally, cheap arms more often, for at most 0.6 % of the total time; a quarter
+//!    of that share belongs to AUTO. An arm that is more than 1.5 times slower runs once in 2,000 calls. An unexpected
+//!    time leads to more calls of the arm, and strong evidence starts a race.
 //!
 //! All evidence is on logarithms of interleaved times, so drift and skew that affect all arms equally cancel.
 
@@ -25,29 +27,29 @@ use std::collections::VecDeque;
 
 /// An arm that is slower than the arm in use by more than this factor is hopeless: it is tried once in [`HOPELESS_CALLS`].
 const HOPELESS: f64 = 1.5;
-/// One that lies below this is not hopeless, however few its readings.
+/// An arm below this factor counts as worth exploring, even with few readings.
 const HOPEFUL: f64 = 1.3;
-/// See [`HOPELESS`].
+/// Calls between two tries of a hopeless arm; see [`HOPELESS`].
 const HOPELESS_CALLS: u64 = 2000;
-/// Readings that settle whether an arm is hopeless, where the first ones leave it open.
+/// Readings that decide whether an arm is hopeless if the first ones do not.
 const HOPELESS_READINGS: f64 = 4.0;
 /// AUTO's minimum share of exploration: every arm is compared with it.
 const EXPLORATION_OF_AUTO: f64 = 0.25;
-/// How far above the arm in use, on the logarithm, an arm may lie and still run in a race for the best.
+/// Largest distance above the arm in use, in log time, at which an arm may still enter a race.
 const PERHAPS_BEST: f64 = 0.1;
-/// Evidence that a looked-at arm has become better, which starts a race.
+/// Evidence that an explored arm has become faster; from this value on a race starts.
 const SURPRISE: f64 = 4.0;
 
 /// Error probabilities and exploration budget of the policy.
 #[derive(Debug, Clone, Copy)]
 pub struct AdaptiveConfig {
-    /// The least improvement over AUTO that is worth a change (0.02 is 2 %).
+    /// Smallest improvement over AUTO that justifies a switch (0.02 is 2 %).
     pub gate: f64,
     /// Probability of leaving AUTO without a real improvement, in the first race.
     pub false_switch_prob_first: f64,
-    /// The same in a race that starts because the arm in use has changed.
+    /// The same probability in a race that starts because the arm in use has changed.
     pub false_switch_prob_change: f64,
-    /// The same in a race that starts because exploration of another arm surprised.
+    /// The same probability in a race that starts because an explored arm had an unexpected time.
     pub false_switch_prob_look: f64,
     /// Share of time that exploration of other arms may cost.
     pub exploration_budget: f64,
@@ -68,7 +70,7 @@ impl Default for AdaptiveConfig {
     }
 }
 
-/// Why a call ran with its arm, kept until its reading comes.
+/// Why a call ran with its arm. Kept until the call's reading arrives.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Role {
     /// First use of the arm in this process: its reading does not count.
@@ -79,37 +81,38 @@ enum Role {
     Use,
     /// Exploration of another arm.
     Look,
-    /// Its reading has arrived or is not needed any more.
+    /// The reading has arrived or is no longer needed.
     Done,
 }
 
-/// What is known about an arm that is not in use.
+/// State of an arm that is not in use.
 #[derive(Debug, Clone, Copy)]
 struct Track {
     used: bool,
     /// ln(time over the time of the arm in use), and the number of readings behind it.
     ratio: f64,
     readings: f64,
-    /// Number of readings, if all were of one unknown mode; 0 once both modes were seen, or with one mode.
+    /// Number of readings if all were in one mode that is not known; 0 if both modes were seen, or if there is one
+    /// mode.
     lone: usize,
-    /// Its last call.
+    /// Number of its last call.
     seen: u64,
     /// Call from which it may be explored again.
     due: u64,
-    /// Evidence that it has become better than the arm in use.
+    /// Evidence that the arm has become faster than the arm in use.
     surprise: f64,
     /// Exploration calls that follow immediately.
     follow: u8,
-    /// Whether it is worth exploring, as of the last check.
+    /// Whether the arm is worth exploring, as of the last check.
     hope: Hope,
 }
 
 /// Whether an arm is worth exploring.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Hope {
-    /// Seen to be over [`HOPELESS`].
+    /// Its readings show that it is above [`HOPELESS`].
     Hopeless,
-    /// Its few readings are over [`HOPELESS`]; more may change that.
+    /// Its few readings are above [`HOPELESS`]; more readings may change that.
     Unsure,
     /// Worth exploring.
     Hopeful,
@@ -121,7 +124,7 @@ enum State {
     Settled(ArmMonitor),
 }
 
-/// See the [module](self).
+/// The default policy; see the [module](self).
 #[derive(Debug)]
 pub struct Adaptive {
     arms: Vec<Arm>,
@@ -138,7 +141,7 @@ pub struct Adaptive {
 }
 
 impl Adaptive {
-    /// For these arms, of which `auto` is AUTO.
+    /// A policy for these arms. `auto` is the index of AUTO.
     pub fn new(arms: &[Arm], auto: usize, objective: Objective, config: AdaptiveConfig) -> Adaptive {
         let all: Vec<usize> = (0..arms.len()).collect();
         let track = Track {
@@ -163,7 +166,7 @@ impl Adaptive {
             call: 0,
             pending: VecDeque::new(),
             races: 0,
-            because: "nothing known yet".into(),
+            because: "no readings yet".into(),
         };
         if arms.len() > 1 {
             policy.state = State::Racing(Race::new(&all, auto, auto, config.false_switch_prob_first, config.limit));
@@ -179,7 +182,7 @@ impl Adaptive {
         self.call += 1;
     }
 
-    /// The look that is due, if any: follow-ups first, then the one that has waited longest.
+    /// The exploration that is due, if any: follow-ups first, then the arm that has waited longest.
     fn look_due(&mut self) -> Option<usize> {
         let others = (0..self.arms.len()).filter(|&a| a != self.in_use);
         if let Some(a) = others.clone().find(|&a| self.tracks[a].follow > 0) {
@@ -198,11 +201,12 @@ impl Adaptive {
         Some(a)
     }
 
-    /// Calls between two explorations of an arm, from the cost of one.
+    /// Calls between two explorations of an arm, computed from the cost of one.
     fn interval(&self, arm: usize) -> u64 {
         let others = (self.arms.len() - 1).max(1) as f64;
         let t = &self.tracks[arm];
-        // A few readings may be far off: assume the lower cost, so that one bad reading does not exclude an arm for long.
+        // A few readings may be far off. The lower bound of the cost keeps one slow reading from excluding an arm for
+        // long.
         let factor = self.at_least(arm, 2.0).clamp(0.0, 10.0).exp();
         let likely = if t.readings < 3.0 || t.lone > 0 { factor } else { t.ratio.clamp(0.0, 10.0).exp() };
         let cost = (likely - 1.0).max(if t.lone > 0 { 0.1 } else { 0.02 });
@@ -234,7 +238,8 @@ impl Adaptive {
         }
         let border = HOPELESS.ln();
         let noise = self.noise();
-        // With two modes, or very wide noise, an arm near the border cannot be placed at an acceptable cost.
+        // With two modes, or with very wide noise, the readings needed to classify an arm near the border would cost
+        // too much.
         if noise.modes.is_some() || noise.sigma > WIDE {
             let is_above = t.readings >= 2.0 && t.ratio > border || self.at_least(arm, 2.0) > border;
             return if is_above { Hope::Hopeless } else { Hope::Hopeful };
@@ -266,7 +271,7 @@ impl Adaptive {
         t.ratio - errors * noise.sigma / t.readings.max(1.0).sqrt() - self.doubtful(arm, noise)
     }
 
-    /// How much lower the arm may lie because only one of two modes was seen.
+    /// How much lower the arm's location may be because only one of two modes was seen.
     fn doubtful(&self, arm: usize, noise: Noise) -> f64 {
         if self.tracks[arm].lone > 0 { noise.doubtful_after(self.tracks[arm].lone) } else { 0.0 }
     }
@@ -282,17 +287,17 @@ impl Adaptive {
         self.state = State::Racing(race.with_noise(noise));
     }
 
-    /// Ends a race: `in_use` is the arm from now on.
+    /// Ends a race. `in_use` is the arm in use from now on.
     fn settle(&mut self, race: Race, in_use: usize, because: String) {
         self.in_use = in_use;
         self.because = because;
         let of = |arm: usize| race.runners.iter().find(|r| r.arm == arm);
         let readings = of(in_use).map(|r| r.readings.clone()).unwrap_or_default();
         let base = race.noise.location(&readings);
-        // Without a reading of the arm in use the others cannot be compared.
+        // Without a reading of the arm in use, the other arms cannot be compared with it.
         let ran = |r: &&race::Runner| !r.readings.is_empty() && !readings.is_empty();
         let ratio = |r: &race::Runner| race.noise.location(&r.readings) - base;
-        // Arms that did not run keep their distance from AUTO, which always runs.
+        // Arms that did not run keep their distance from AUTO, because AUTO always runs.
         let moved = of(self.auto).filter(ran).map_or(0.0, |r| ratio(r) - self.tracks[self.auto].ratio);
         self.tracks.iter_mut().for_each(|t| t.ratio += moved);
         for r in race.runners.iter().filter(ran) {
@@ -307,7 +312,7 @@ impl Adaptive {
             self.tracks[a].follow = 0;
             self.tracks[a].hope = self.hope(a);
             let wait = self.interval(a);
-            // Explorations start at different times, so that they do not come in bursts.
+            // The first explorations start at different calls, so that they do not come in a burst.
             let staggered = self.call + wait * (a as u64 + 1) / self.arms.len() as u64;
             let seen = self.tracks[a].seen;
             self.tracks[a].due = if self.tracks[a].hope == Hope::Hopeless { seen + wait } else { staggered };
@@ -328,7 +333,7 @@ impl Adaptive {
             }
             RaceVerdict::Over => (self.in_use, None),
             RaceVerdict::Back => (self.auto, Some("AUTO is faster again")),
-            RaceVerdict::Switch(a) => (a, Some("faster than AUTO beyond chance")),
+            RaceVerdict::Switch(a) => (a, Some("significantly faster than AUTO")),
         };
         let race = race.clone();
         let c = race.compare(next, self.auto);
@@ -337,7 +342,7 @@ impl Adaptive {
                 format!("{w}: {:.1} % less time, p {:.1e}", 100.0 * (1.0 - c.effect.exp()), c.p_faster)
             }
             Some(w) => w.to_string(),
-            None if self.in_use == self.auto => "no arm is faster than AUTO beyond chance".to_string(),
+            None if self.in_use == self.auto => "no arm is significantly faster than AUTO".to_string(),
             None => self.because.clone(),
         };
         self.settle(race, next, because);
@@ -348,7 +353,7 @@ impl Adaptive {
         let modes = monitor.noise.modes.is_some();
         let changed = monitor.changed(log_time);
         if modes != monitor.noise.modes.is_some() {
-            // An arm that was hopeless under the old shape may not be under the new one.
+            // An arm that was hopeless under the old shape of the noise may not be hopeless under the new one.
             for a in 0..self.arms.len() {
                 self.tracks[a].due = self.tracks[a].due.min(self.call + self.interval(a));
             }
@@ -357,7 +362,7 @@ impl Adaptive {
         if !changed {
             return;
         }
-        // Every arm that may now be best.
+        // All arms that may now be the best.
         let moved = monitor.moved();
         let others = (0..self.arms.len())
             .filter(|&a| self.tracks[a].readings < 1.0 || self.at_least(a, 1.0) - moved < PERHAPS_BEST)
@@ -371,7 +376,8 @@ impl Adaptive {
         let r = log_time - monitor.level;
         let shape = monitor.noise;
         let t = &mut self.tracks[arm];
-        // Evidence that the arm is better by a tenth, against its old ratio (or at best equality).
+        // Evidence that the arm has become 10 % faster than its old ratio, or than the arm in use if its old ratio was
+        // lower.
         let was = t.ratio.max(0.0);
         let gap = shape.modes.map_or(0.0, |m| m.gap);
         let or_was = if t.lone > 0 { (t.ratio - gap).max(0.0) } else { was };
@@ -380,13 +386,13 @@ impl Adaptive {
         if step > 0.5 && t.follow == 0 && t.surprise < SURPRISE {
             t.follow = 1;
         }
-        // The other mode appeared: now both are known.
+        // The reading is in the other mode: both modes are known now.
         if t.lone > 0 && (r - t.ratio).abs() > 0.5 * gap {
             t.lone = 0;
             t.ratio = t.ratio.min(r);
         } else {
             t.lone += usize::from(t.lone > 0);
-            // The estimate follows with a memory of eight readings.
+            // The estimate is a moving average over eight readings.
             t.readings = (t.readings + 1.0).min(8.0);
             t.ratio += (r - shape.share_slow(r - t.ratio) * gap - t.ratio) / t.readings;
         }
@@ -409,12 +415,12 @@ impl Policy for Adaptive {
     }
 
     fn decide(&mut self, _: Context) -> ArmDecision {
-        // A race must not wait for readings that never come.
+        // A race must not wait for readings that never arrive.
         if let State::Racing(race) = &self.state
             && race.is_starved()
         {
             let race = race.clone();
-            self.settle(race, self.auto, "too few readings came back".into());
+            self.settle(race, self.auto, "too few readings arrived".into());
         }
         let (arm, role) = match &mut self.state {
             State::Racing(race) => {

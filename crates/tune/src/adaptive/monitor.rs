@@ -4,15 +4,15 @@ use super::noise::Noise;
 
 /// Readings of the arm in use that are kept for the shape of its noise.
 const KEPT: usize = 128;
-/// A change of the arm in use that matters: a quarter, on the logarithm.
+/// Smallest change of the arm in use that counts: 25 %, in log time.
 const CHANGE: f64 = 0.22;
 /// Evidence for a change (a sum of log likelihood ratios) that starts a race.
 const ALARM: f64 = 8.0;
-/// The same where a change is hardly wider than the noise, since random walks reach further there.
+/// The same threshold if a change is hardly wider than the noise: random walks reach higher values there.
 const ALARM_WIDE: f64 = 9.5;
 /// Standard deviation from which [`ALARM_WIDE`] applies.
 const WIDE: f64 = 0.15;
-/// Most evidence from one reading: a single spike is no change.
+/// Largest evidence that one reading may add: a single spike is not a change.
 const STEP_MAX: f64 = 2.0;
 /// Calls over which the level follows slow drift.
 const MEMORY: f64 = 64.0;
@@ -20,11 +20,11 @@ const MEMORY: f64 = 64.0;
 /// Level and shape of the arm in use, and two cumulative sums that detect when it becomes slower or faster.
 #[derive(Debug, Clone)]
 pub struct ArmMonitor {
-    /// Location of the logarithm of its times.
+    /// Location of the arm's log times.
     pub level: f64,
-    /// Their shape.
+    /// Shape of the arm's noise.
     pub noise: Noise,
-    /// Readings behind the level.
+    /// Number of readings behind the level.
     weight: f64,
     recent: Vec<f64>,
     cursor: usize,
@@ -36,7 +36,7 @@ pub struct ArmMonitor {
 }
 
 impl ArmMonitor {
-    /// From the readings of the race that put the arm in use.
+    /// A monitor that starts from the readings of the race that put the arm in use.
     pub fn new(readings: &[f64], noise: Noise) -> ArmMonitor {
         ArmMonitor {
             level: noise.location(readings),
@@ -51,18 +51,18 @@ impl ArmMonitor {
         }
     }
 
-    /// How far the arm in use has moved, on the logarithm, judged from the readings behind an alarm.
+    /// Change of the arm's level in log time, estimated from the readings behind an alarm.
     pub fn moved(&self) -> f64 {
         self.away.0 / self.away.1.max(1.0)
     }
 
-    /// Takes a reading of the arm in use; true if the arm has changed.
+    /// Adds a reading of the arm in use. Returns true if the arm has changed.
     pub fn changed(&mut self, log_time: f64) -> bool {
         if self.weight < 1.0 {
             self.level = log_time;
         }
         let r = log_time - self.level;
-        // While the level itself is uncertain, so is every distance from it.
+        // The uncertainty of the level adds to the uncertainty of every distance from it.
         let mut shape = self.noise;
         shape.sigma *= (1.0 + 1.0 / self.weight.max(1.0)).sqrt();
         if self.weight >= 4.0 {

@@ -1,18 +1,19 @@
-//! The shape of the noise: the scatter of one arm's times, on the logarithm.
+//! The shape of the noise: the scatter of one arm's times in log time.
 //!
-//! Real rewards have one mode or two: the published log's arms jump between about 110 and 295 ms, half of the calls each. Where two modes
-//! are recognised, arms are compared mode by mode, which needs far fewer calls than comparing their means.
+//! Real rewards have one mode or two: in the published log the times of an arm switch between about 110 and 295 ms,
+//! with half of the calls in each mode. If two modes are recognised, arms are compared mode by mode, which needs far
+//! fewer calls than a comparison of means.
 
 /// Two modes of one arm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Modes {
-    /// Distance from the fast mode to the slow one, on the logarithm.
+    /// Distance from the fast mode to the slow mode, in log time.
     pub gap: f64,
     /// Share of calls in the slow mode.
     pub slow: f64,
 }
 
-/// How the logarithm of a time scatters about its arm's location (the mean, or the fast mode where there are two).
+/// Scatter of a log time about its arm's location: the mean, or the fast mode if there are two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Noise {
     /// Standard deviation inside a mode.
@@ -23,16 +24,16 @@ pub struct Noise {
     pub reach: f64,
 }
 
-/// Least standard deviation, so that identical readings (a clock with coarse ticks) do not count as certain.
+/// Smallest standard deviation: identical readings (from a clock with coarse ticks) must not count as certain.
 pub const SIGMA_MIN: f64 = 0.004;
 const SIGMA_MAX: f64 = 2.0;
 
 /// Share of calls that belong to neither of two modes.
 const STRAY: f64 = 0.05;
 
-/// Readings from which two modes can be recognised.
+/// Number of readings from which two modes are looked for.
 const TWO_MODES_READINGS_MIN: usize = 32;
-/// Least common standard deviation of two modes that are treated separately.
+/// Smallest common standard deviation of two modes that are treated separately.
 const TWO_MODES_SPREAD_MIN: f64 = 0.12;
 
 impl Noise {
@@ -46,7 +47,8 @@ impl Noise {
         let normal = |r: f64| (-0.5 * (r / self.sigma).powi(2)).exp() / self.sigma;
         match self.modes {
             None => normal(r),
-            // Real modes have longer tails than a normal law, and calls between them: a wide floor keeps one such call from deciding.
+            // Real modes have longer tails than a normal distribution, and some calls fall between the modes. A wide
+            // floor keeps one such call from deciding.
             Some(m) => {
                 let wide = 1.5 * m.gap;
                 let floor = (-0.5 * ((r - 0.5 * m.gap) / wide).powi(2)).exp() / wide;
@@ -55,16 +57,17 @@ impl Noise {
         }
     }
 
-    /// ln of the density of `r` under a location that is `shift` higher, over the unshifted density. Never beyond ±`limit`, so that one
-    /// outlier decides nothing.
+    /// ln of the density of `r` under a location that is `shift` higher, over the unshifted density. Limited to
+    /// ±`limit`, so that a single outlier does not decide.
     pub fn log_ratio(&self, r: f64, shift: f64, limit: f64) -> f64 {
         const FLOOR: f64 = 1e-200;
         ((self.density(r - shift) + FLOOR).ln() - (self.density(r) + FLOOR).ln()).clamp(-limit, limit)
     }
 
-    /// ln of the density of a reading `r` (away from the arm in use) if its arm is faster by at least `least`, over the density if its
-    /// place is `was`. "Faster" may be by anything: the likeliest of some shifts, and of the one that fits this reading best, which pays for
-    /// having been chosen after the fact. Never beyond ±`limit`.
+    /// ln of the density of a reading `r` (relative to the arm in use) if its arm is faster by at least `least`, over
+    /// the density if its location is `was`. The size of the improvement is unknown: the function takes the most likely
+    /// of several shifts. One of them is fitted to this reading and is discounted by `FITTED`, because it was chosen
+    /// after the fact. Limited to ±`limit`.
     pub fn log_ratio_faster(&self, r: f64, was: f64, least: f64, limit: f64) -> f64 {
         const FITTED: f64 = 0.22; // e^-1.5
         let fitted = match self.modes {
@@ -75,24 +78,26 @@ impl Noise {
         ((better + 1e-200).ln() - (self.density(r - was) + 1e-200).ln()).clamp(-limit, limit)
     }
 
-    /// The shape common to several arms, each with a location of its own. `arms[i]` holds logarithms of times.
+    /// The noise shape that several arms share; each arm has its own location. `arms[i]` holds logarithms of times.
     ///
-    /// Two modes are accepted where they explain the readings clearly better than one (twice the Bayesian information
-    /// criterion's price), are well apart and both seen. Cost: some 10,000 exponentials for 100 readings.
+    /// Two modes are accepted if they explain the readings clearly better than one mode (twice the penalty of the
+    /// Bayesian information criterion), are well separated, and were both seen. Cost: about 10,000 exponentials for 100
+    /// readings.
     pub fn fit(arms: &[&[f64]]) -> Noise {
         let one = one_mode(arms);
         let n: usize = arms.iter().map(|a| a.len()).sum();
         if n < TWO_MODES_READINGS_MIN || one.sigma < TWO_MODES_SPREAD_MIN {
             return one;
         }
-        // The likelihood of one mode at its own maximum, not at the winsorised spread: one outlier is no second mode.
+        // The likelihood of one mode is taken at its own maximum, not at the winsorised spread: one outlier is not a
+        // second mode.
         let plain = arms.iter().flat_map(|a| {
             let m = mean(a);
             a.iter().map(move |x| (x - m).powi(2))
         });
         let sigma = (plain.sum::<f64>() / n as f64).sqrt().max(SIGMA_MIN);
         let alone = -(n as f64) * (sigma.ln() + 0.5);
-        // From one spread to the next, where two modes of equal share would lie; and somewhat closer and wider.
+        // Initial gaps: from one spread, the distance of two modes with equal shares, and some values below and above.
         let best = [1.4, 2.0, 2.8]
             .map(|f| f * sigma)
             .into_iter()
@@ -100,7 +105,8 @@ impl Noise {
             .max_by(|a, b| a.log_likelihood.total_cmp(&b.log_likelihood));
         match best {
             Some(m) if m.is_plain(n) && m.log_likelihood - alone > 2.0 * (n as f64).ln() => {
-                // As many parameters as arms and three more were fitted: the spread is that much underestimated.
+                // The fit has three more parameters than arms. This corrects the spread, which is underestimated
+                // accordingly.
                 let spent = (arms.iter().filter(|a| !a.is_empty()).count() + 2) as f64;
                 let sigma = m.sigma * (n as f64 / (n as f64 - spent).max(2.0)).sqrt();
                 Noise {
@@ -113,7 +119,8 @@ impl Noise {
         }
     }
 
-    /// The same for one arm whose shape is known from before: refined, or fitted anew where it no longer fits. Cheaper than [`fit`](Self::fit).
+    /// The shape for one arm whose earlier shape is known: refines it, or fits it again if it no longer matches.
+    /// Cheaper than [`fit`](Self::fit).
     pub fn refit(&self, readings: &[f64]) -> Noise {
         let n = readings.len();
         if self.modes.is_none() {
@@ -129,13 +136,13 @@ impl Noise {
         }
     }
 
-    /// The location of the readings `x` under this shape: the mean, or the fast mode's place by expectation maximisation.
+    /// The location of the readings `x` under this shape: the mean, or the fast mode by expectation maximisation.
     pub fn location(&self, x: &[f64]) -> f64 {
         let Some(modes) = self.modes else { return mean(x) };
         if x.is_empty() {
             return 0.0;
         }
-        // The likelihood may have two hills: begin at both ends and keep the higher.
+        // The likelihood may have two maxima: start at both ends and keep the higher result.
         let start = mean(x) - modes.slow * modes.gap;
         let score = |m: f64| x.iter().map(|v| (self.density(v - m) + 1e-200).ln()).sum::<f64>();
         [start, start - 0.5 * modes.gap, start + 0.5 * modes.gap]
@@ -151,8 +158,8 @@ impl Noise {
             .unwrap_or(start)
     }
 
-    /// How far below its readings an arm may lie, since every reading may have been of the slow mode: the gap between the modes, unless
-    /// both modes were seen or that many slow readings in a row are unlikely (1 in 250).
+    /// Largest distance of an arm's location below its readings if all of them may be in the slow mode: the gap between
+    /// the modes. 0 if both modes were seen, or if that many slow readings in a row are unlikely (1 in 250).
     pub fn doubtful_mode(&self, readings: &[f64]) -> f64 {
         let Some(m) = self.modes else { return 0.0 };
         let low = readings.iter().copied().fold(f64::INFINITY, f64::min);
@@ -160,7 +167,7 @@ impl Noise {
         if high - low > 0.5 * m.gap { 0.0 } else { self.doubtful_after(readings.len()) }
     }
 
-    /// The same after `n` readings that all were of one mode.
+    /// The same distance after `n` readings that were all in one mode.
     pub fn doubtful_after(&self, n: usize) -> f64 {
         match self.modes {
             Some(m) if m.slow.powi(n.min(64) as i32) > 0.004 => m.gap,
@@ -181,7 +188,7 @@ fn mean(x: &[f64]) -> f64 {
     if x.is_empty() { 0.0 } else { x.iter().sum::<f64>() / x.len() as f64 }
 }
 
-/// Pooled spread about the arms' means, spikes pulled in.
+/// Pooled spread around the arms' means, with spikes pulled in.
 fn one_mode(arms: &[&[f64]]) -> Noise {
     let dof = arms.iter().map(|a| a.len().saturating_sub(1)).sum::<usize>();
     if dof == 0 {
@@ -197,8 +204,8 @@ fn one_mode(arms: &[&[f64]]) -> Noise {
     Noise { reach, ..Noise::one_mode((sum / dof as f64).sqrt()) }
 }
 
-/// How far from its arm's median a reading is a spike: four robust deviations, if hardly any are that far. Where many are, they are a
-/// second mode or a long tail, and must count.
+/// Distance from its arm's median beyond which a reading is a spike: four robust deviations, if few readings are that
+/// far away. If many are, they form a second mode or a long tail and must count.
 fn spike(arms: &[&[f64]]) -> f64 {
     const READINGS_MIN: usize = 20;
     const SHARE_MAX: f64 = 0.1;
@@ -228,7 +235,7 @@ pub fn median(x: &[f64]) -> f64 {
     stats::median_or(x, 0.0)
 }
 
-/// Rounds of expectation maximisation: the shape need not be exact to be useful.
+/// Rounds of expectation maximisation. The shape need not be exact.
 const ROUNDS: usize = 12;
 
 struct Mixture {
@@ -239,7 +246,7 @@ struct Mixture {
 }
 
 impl Mixture {
-    /// Expectation maximisation from a guess of the gap, each arm with its own location. `None` where it collapses.
+    /// Expectation maximisation from an initial gap; each arm has its own location. `None` if it collapses.
     fn fit(arms: &[&[f64]], gap: f64) -> Option<Mixture> {
         let modes = Modes { gap, slow: 0.5 };
         Mixture::fit_from(arms, Noise { sigma: 0.2 * gap, modes: Some(modes), reach: f64::INFINITY })
@@ -249,7 +256,7 @@ impl Mixture {
         let n: usize = arms.iter().map(|a| a.len()).sum();
         let mut places: Vec<f64> = arms.iter().map(|a| shape.location(a)).collect();
         for round in 0..ROUNDS {
-            // Where an arm lies is the hard part: look again at both hills while the shape still moves.
+            // The locations of arms are the difficult part: try both maxima again while the shape still changes.
             if round % 4 == 3 {
                 places = arms.iter().map(|a| shape.location(a)).collect();
             }
@@ -284,7 +291,8 @@ impl Mixture {
         Some(Mixture { gap: modes.gap, slow: modes.slow, sigma: shape.sigma, log_likelihood })
     }
 
-    /// True for two distinct modes: further apart than they are wide, each seen at least three times and in a tenth of calls.
+    /// True for two distinct modes: their distance exceeds their width, and each was seen at least three times and in a
+    /// tenth of the calls.
     fn is_plain(&self, n: usize) -> bool {
         let rarer = self.slow.min(1.0 - self.slow);
         self.gap > 3.0 * self.sigma && self.gap > 0.15 && rarer > 0.1 && rarer * n as f64 >= 3.0

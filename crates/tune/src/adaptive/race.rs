@@ -1,13 +1,13 @@
-//! A race: arms run interleaved until one is clearly the best, or no gain is left.
+//! A race: arms run interleaved until one arm is clearly the best, or no improvement is left to find.
 
 use super::evidence::{Comparison, compare};
 use super::noise::Noise;
 
-/// When the evidence is checked, and the share of the error probability that each check may spend. Repeated checks of growing readings find
-/// "significance" by chance, so every check has its own share of the error probability.
+/// When the evidence is checked, and the share of the error probability that each check may spend. Repeated checks of
+/// growing data find "significance" by chance, so every check has its own share.
 #[derive(Debug, Clone, Copy)]
 pub struct InterimCheck {
-    /// Readings of the arm and of AUTO, each, or as much evidence from uneven numbers (the harmonic mean of the two).
+    /// Number of readings of the arm and of AUTO, each; for uneven numbers the harmonic mean of the two.
     pub pairs: f64,
     /// Share of the race's error probability that this check may spend.
     pub share: f64,
@@ -29,36 +29,37 @@ pub const INTERIM_CHECKS: &[InterimCheck] = &[
     InterimCheck { pairs: 70.0, share: 0.01 },
 ];
 
-/// Calls without any reading after which a race is given up; far more than an epoch holds.
+/// Calls without any reading after which a race is given up. An epoch holds far fewer calls.
 const STARVED_CALLS: usize = 512;
 
-/// Lost readings of an arm that are repeated. An arm that loses every reading must not stop the others.
+/// Number of lost readings of an arm that are repeated. An arm that loses every reading must not delay the others.
 const LOST_MAX: u32 = 8;
 
-/// From this standard deviation of the logarithm on, checks spend less of the error probability: a few readings that happen to agree look like
-/// little noise and a large gap.
+/// From this standard deviation in log time on, checks spend less of the error probability: a few readings that agree
+/// by chance look like little noise and a large gap.
 const BROAD: f64 = 0.1;
-/// The factor above [`BROAD`].
+/// The factor from [`BROAD`] on.
 const SHARE_BROAD: f64 = 0.5;
-/// In fields up to this number of rivals; larger ones need more calls anyway (and are misled less: see `rivals_tested`).
+/// The factor applies to races with up to this number of rivals. Larger races need more calls anyway and have fewer
+/// false switches: see `rivals_tested`.
 const RIVALS_FEW: f64 = 5.0;
 
 /// Share of the error probability that a race with two modes may spend, over all checks.
 const SHARE_TWO_MODES: f64 = 0.6;
 
-/// Noise that needs more readings, or hides two modes that are not recognised yet.
+/// Noise from this standard deviation on needs more readings, or hides two modes that are not recognised yet.
 pub const WIDE: f64 = 0.3;
 
-/// Readings from which a race fits the shape of the noise itself where it was known before.
+/// Number of readings from which a race fits the noise shape itself if the shape was known before.
 const OWN_SHAPE_READINGS: usize = 40;
 
-/// Error probability of a change from one arm that had beaten AUTO to another.
+/// Error probability of a switch from an arm that beat AUTO to another arm.
 const DOUBT_NEXT: f64 = 0.02;
 
-/// Readings that every arm gets under such noise.
+/// Smallest number of readings of every arm under noise of [`WIDE`] or more.
 const WIDE_READINGS_MIN: u32 = 5;
 
-/// An improvement (40 %, on the logarithm) that needs more readings.
+/// An improvement (40 %, in log time) that needs more readings as proof.
 const WONDER: f64 = 0.5;
 /// Readings that prove an improvement of [`WONDER`].
 const WONDER_READINGS_MIN: u32 = 7;
@@ -68,35 +69,36 @@ const WONDER_READINGS_MIN: u32 = 7;
 pub struct Runner {
     /// The arm.
     pub arm: usize,
-    /// Calls of it that were decided in this race and whose reading came or may still come (first uses do not count).
+    /// Calls of the arm in this race whose reading arrived or may still arrive (first uses do not count).
     pub decided: u32,
     /// Calls whose reading was lost.
     lost: u32,
-    /// Logarithms of the times that came.
+    /// Logarithms of the times that arrived.
     pub readings: Vec<f64>,
     /// Number of [`INTERIM_CHECKS`] done.
     looked: usize,
 }
 
-/// How many of `rivals` arms count as tested: most drop out before the first check, more in larger fields. With this, twelve
-/// equal arms leave AUTO no more often than four (`cargo test -p tune --test adaptive`).
+/// Number of arms that count as tested out of `rivals`: most drop out before the first check, and more do in larger
+/// races. With this correction, twelve equal arms leave AUTO no more often than four (`cargo test -p tune --test
+/// adaptive`).
 fn rivals_tested(rivals: f64) -> f64 {
     const ALL: f64 = 3.0;
     if rivals <= ALL { rivals } else { ALL * (rivals / ALL).powf(0.7) }
 }
 
-/// What a race has shown so far.
+/// Result of a race so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RaceVerdict {
     /// No result yet.
     Open,
     /// This arm beats AUTO, and no other arm is as likely the best.
     Switch(usize),
-    /// The race is over: no arm beats the arm in use, or more evidence costs too much.
+    /// The race is over: no arm beats the arm in use, or more evidence would cost too much.
     Over,
     /// The arm in use is slower than AUTO: back to AUTO.
     Back,
-    /// The same, but the race continues: another arm may be better than AUTO.
+    /// The same, but the race continues: another arm may be faster than AUTO.
     BackAndOn,
 }
 
@@ -107,20 +109,20 @@ pub struct Race {
     pub runners: Vec<Runner>,
     /// Probability of a false switch from AUTO that this race may spend.
     doubt: f64,
-    /// Readings per arm after which a race with one mode is over; with two modes or very wide noise four times as many.
+    /// Readings per arm after which a race with one mode is over; four times as many with two modes or very wide noise.
     limit: u32,
     auto: usize,
     in_use: usize,
     turn: usize,
-    /// Whether the arm in use at the start was not AUTO: it had passed the gate.
+    /// Whether the arm in use at the start was not AUTO: that arm had passed the gate.
     had_left: bool,
-    /// The shape of the noise, fitted anew as readings come.
+    /// The shape of the noise, fitted again as readings arrive.
     pub noise: Noise,
     fitted_at: usize,
 }
 
 impl Race {
-    /// A race between `arms`, which hold `auto` and `in_use`.
+    /// A race between `arms`, which include `auto` and `in_use`.
     pub fn new(arms: &[usize], auto: usize, in_use: usize, doubt: f64, limit: u32) -> Race {
         let runners =
             arms.iter().map(|&arm| Runner { arm, decided: 0, lost: 0, readings: Vec::new(), looked: 0 }).collect();
@@ -137,7 +139,7 @@ impl Race {
         }
     }
 
-    /// Begins with a shape of noise that is known already; it holds until this race has readings enough for its own.
+    /// Starts with a known noise shape. It is used until this race has enough readings to fit its own.
     pub fn with_noise(mut self, noise: Noise) -> Race {
         if noise.modes.is_some() {
             self.noise = noise;
@@ -147,11 +149,11 @@ impl Race {
     }
 
     fn runner(&self, arm: usize) -> &Runner {
-        // `new` holds every arm; the fallback makes a mistake harmless.
+        // `new` creates a runner for every arm. The fallback only avoids a panic.
         self.runners.iter().find(|r| r.arm == arm).unwrap_or(&self.runners[0])
     }
 
-    /// Whether far more calls were decided than readings came back.
+    /// Whether far more calls were decided than readings arrived.
     pub fn is_starved(&self) -> bool {
         let came: usize = self.runners.iter().map(|r| r.readings.len()).sum();
         self.turn > 8 * came + STARVED_CALLS
@@ -173,8 +175,8 @@ impl Race {
         chosen
     }
 
-    /// Of `arms` the one with the fewest calls (below `limit`); the order alternates, so that a period in the job does
-    /// not always coincide with the same arm.
+    /// The arm with the fewest calls (below `limit`) among `arms`. The order alternates, so that a periodic effect in
+    /// the job does not always hit the same arm.
     fn behind(&self, arms: &[usize], limit: u32) -> usize {
         let n = arms.len().max(1);
         let mut order: Vec<usize> = (0..n).collect();
@@ -191,9 +193,9 @@ impl Race {
 
     /// AUTO, and the arms that may still be the best: those with the lowest lower bound.
     fn finalists(&self) -> Vec<usize> {
-        // The longer a race lasts, the wider the bound, so that an arm with a bad start runs again.
+        // The bound widens with the length of the race, so that an arm with a slow start runs again.
         let width = (0.1 + self.turn as f64 / 25.0).sqrt();
-        // Under wide noise a few readings do not place an arm.
+        // Under wide noise a few readings do not determine an arm's location.
         let unknown = self.noise.modes.is_some() || self.noise.sigma > WIDE;
         let fewest = if unknown { WIDE_READINGS_MIN } else { 1 };
         let bound = |r: &Runner| {
@@ -207,7 +209,8 @@ impl Race {
             .map(|r| (r.decided >= fewest, bound(r), r.arm))
             .collect();
         ranked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
-        // No reading yet, as in an epoch that is decided before its first call runs: all arms take turns.
+        // There is no reading yet, for example in an epoch that is decided before its first call runs: all arms take
+        // turns.
         let Some(&(_, _, first)) = ranked.first() else {
             return self.runners.iter().map(|r| r.arm).collect();
         };
@@ -227,7 +230,7 @@ impl Race {
         self.runners.iter().map(|r| r.readings.len().saturating_sub(1)).sum::<usize>() as f64
     }
 
-    /// Takes a reading of a call that this race decided.
+    /// Adds a reading of a call that this race decided.
     pub fn learn(&mut self, arm: usize, log_time: f64) {
         if let Some(r) = self.runners.iter_mut().find(|r| r.arm == arm) {
             r.readings.push(log_time);
@@ -249,14 +252,14 @@ impl Race {
         }
     }
 
-    /// How an arm compares with another so far.
+    /// Compares an arm with another by the readings so far.
     pub fn compare(&self, arm: usize, other: usize) -> Comparison {
         compare(&self.runner(arm).readings, &self.runner(other).readings, &self.noise, self.dof())
     }
 
-    /// The verdict after the readings so far. `gate` is the least improvement worth a change, on the logarithm.
+    /// The verdict after the readings so far. `gate` is the smallest improvement that justifies a switch, in log time.
     pub fn verdict(&mut self, gate: f64) -> RaceVerdict {
-        // With two modes the evidence is expensive to compute: every fourth reading is enough.
+        // With two modes the evidence is expensive to compute: it is checked at every fourth reading.
         let two_modes = self.noise.modes.is_some();
         let came: usize = self.runners.iter().map(|r| r.readings.len()).sum();
         if two_modes && !came.is_multiple_of(4) {
@@ -277,10 +280,10 @@ impl Race {
             self.in_use = self.auto;
             return if promising { RaceVerdict::BackAndOn } else { RaceVerdict::Back };
         }
-        // Stop if no gain is left. An arm that seems better costs nothing to try further.
+        // Stop if no improvement is left. More calls of an arm that seems faster cost nothing.
         let wide = two_modes || self.noise.sigma > WIDE;
         let limit = self.limit * if wide { 4 } else { 1 } * if promising { 4 } else { 1 };
-        // Readings, not calls: an epoch is decided long before its readings come.
+        // Count readings, not calls: an epoch is decided long before its readings arrive.
         let tried = self.runners.iter().map(|r| r.readings.len()).max().unwrap_or(0) as u32;
         let asked = came.is_multiple_of(if two_modes { 8 } else { 4 }) && auto_readings >= 6 && self.dof() >= 8.0;
         let hopeless = asked
@@ -291,14 +294,14 @@ impl Race {
         if !(tried >= limit || hopeless) {
             return RaceVerdict::Open;
         }
-        // The race began because the arm in use changed: its earlier evidence does not count any more.
+        // The race started because the arm in use changed, so the earlier evidence for that arm no longer counts.
         if self.in_use != self.auto && self.compare(self.in_use, self.auto).p_faster > 0.05 {
             return RaceVerdict::Back;
         }
         RaceVerdict::Over
     }
 
-    /// Whether `best` beats AUTO, and the arm in use, beyond chance. Asked again only when enough new readings are there.
+    /// Whether `best` beats AUTO and the arm in use significantly. Checked only after enough new readings.
     fn passes(&mut self, best: usize, gate: f64, two_modes: bool) -> bool {
         let rivals = (self.runners.len() - 1).max(1) as f64;
         let count = |arm: usize| self.runner(arm).readings.len();
@@ -313,7 +316,7 @@ impl Race {
             r.looked = due.max(looked);
         }
         let doubt = if self.had_left {
-            // A change from one proven arm to the next needs less evidence than leaving AUTO.
+            // A switch between two arms that beat AUTO needs less evidence than leaving AUTO.
             DOUBT_NEXT
         } else if two_modes {
             // A Bayes factor stays valid under repeated checks: it needs no shares.
@@ -323,7 +326,8 @@ impl Race {
             let care = if self.noise.sigma > BROAD && rivals <= RIVALS_FEW { SHARE_BROAD } else { 1.0 };
             self.doubt * care / rivals_tested(rivals) * share
         };
-        // With two modes an arm with few readings may lie anywhere: arms that may still be best run before a choice.
+        // With two modes, few readings do not determine an arm's location: all arms that may be the best run before a
+        // choice.
         if two_modes {
             let place = self.place(self.runner(best));
             let unsure = |r: &&Runner| self.place(r) - self.noise.doubtful_mode(&r.readings) < place;
@@ -332,7 +336,8 @@ impl Race {
             }
         }
         let against_auto = self.compare(best, self.auto);
-        // One arm all in the fast mode, the other all in the slow one: a few readings look like a large improvement.
+        // If one arm ran only in the fast mode and the other only in the slow mode, a few readings look like a large
+        // improvement.
         let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_READINGS_MIN;
         let passes = f64::from(have) >= INTERIM_CHECKS[0].pairs
             && against_auto.p_faster < doubt

@@ -1,19 +1,20 @@
 //! Detects from the times of calls whether computation runs at the same time.
 //!
-//! The model: calls run in one of two regimes, alone or during computation, and stay in one for tens of calls ([`HAZARD`]). Every arm has a
-//! mean log time in each regime (computation may make one arm slower and another faster) and normal noise of one deviation for all.
-//! That is a hidden Markov model with two states; expectation-maximisation fits its levels and noise to the newest readings. The model
-//! is used only where it explains them better than one regime does, steady or drifting, by the Bayesian information criterion. The
-//! result for the next call is its filtered probability.
+//! The model: calls run in one of two regimes, alone or during computation, and stay in one for tens of calls
+//! ([`HAZARD`]). Every arm has a mean log time in each regime (computation may make one arm slower and another faster).
+//! The noise is normal with one standard deviation for all arms. That is a hidden Markov model with two states;
+//! expectation maximisation fits its levels and noise to the newest readings. The model is used only if it explains the
+//! readings better than one regime, constant or drifting, by the Bayesian information criterion. The result for the
+//! next call is its filtered probability.
 //!
-//! The upper limit: [`RegimeFilter`] with the true levels is the best detector that sees only times and does not know when phases end.
-//! The trial compares both.
+//! The upper limit: [`RegimeFilter`] with the true levels is the best detector that sees only times and does not know
+//! when phases end. The trial compares the two.
 
 use std::collections::VecDeque;
 
-/// Readings that the model is fitted to, the newest ones.
+/// Number of newest readings that the model is fitted to.
 pub const READINGS_MAX: usize = 384;
-/// Fewest readings before it is fitted.
+/// Smallest number of readings for a fit.
 pub const READINGS_MIN: usize = 24;
 /// Share of calls that begin a new phase: phases of 50 calls.
 pub const HAZARD: f64 = 0.02;
@@ -21,15 +22,15 @@ pub const HAZARD: f64 = 0.02;
 const FIT_EVERY: [usize; 2] = [8, 16];
 /// Rounds of expectation-maximisation in a fit from scratch, and in one from the previous fit.
 const FIT_ROUNDS: [usize; 2] = [4, 2];
-/// One fit in this many starts from scratch, since the previous fit may be the worse of two optima.
+/// One fit in this many starts from scratch, because the previous fit may be the worse of two optima.
 const FRESH_EVERY: u32 = 4;
-/// Prior standard deviation of a level round the arm's mean, in log time: steps of a few tens of percent.
+/// Prior standard deviation of a level around the arm's mean, in log time: steps of a few tens of percent.
 const STEP_SD: f64 = 0.25;
 /// Smallest noise, in log time.
 const NOISE_MIN: f64 = 0.005;
 /// Smallest mean step that counts, in log time: a difference of 2 % is not worth two policies.
 const STEP_MIN: f64 = 0.02;
-/// Nats beyond the criterion that a detection needs; a detection that holds needs none.
+/// Nats beyond the criterion that a new detection needs. An existing detection needs none.
 const MARGIN: f64 = 3.0;
 /// Half of the window whose mean starts a fit from scratch.
 const SMOOTH: usize = 5;
@@ -37,7 +38,7 @@ const SMOOTH: usize = 5;
 /// The arm of a reading and the log of its time.
 type LogReading = (usize, f64);
 
-/// The probability that the next call is in the second of two regimes, with levels that are known.
+/// The probability that the next call is in the second of two regimes whose levels are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RegimeFilter {
     second: f64,
@@ -66,12 +67,12 @@ impl RegimeFilter {
     }
 }
 
-/// How much likelier the first regime makes a reading, from the logs of both, within bounds.
+/// Likelihood ratio of the first regime to the second for a reading, from the logs of both likelihoods; bounded.
 fn ratio(first: f64, second: f64) -> f64 {
     (first - second).clamp(-500.0, 500.0).exp()
 }
 
-/// From the probability at one call to that of the next, or of the one before.
+/// The probability at the next call, or at the previous one, from the probability at one call.
 fn next(now: f64) -> f64 {
     now * (1.0 - HAZARD) + (1.0 - now) * HAZARD
 }
@@ -79,12 +80,12 @@ fn next(now: f64) -> f64 {
 /// The fitted model.
 #[derive(Debug, Clone, PartialEq)]
 struct Regimes {
-    /// Of every arm in both.
+    /// Level of every arm in both regimes.
     levels: Vec<[Level; 2]>,
     noise: f64,
-    /// Which regime is the slower one, weighted by readings: taken for overlap.
+    /// Index of the regime that is slower on average over the readings. It counts as overlap.
     slower: usize,
-    /// How far the regimes lie apart, in log time.
+    /// Distance of the regimes, in log time.
     step: f64,
 }
 
@@ -92,9 +93,9 @@ struct Regimes {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Level {
     mean: f64,
-    /// The variance with which the mean is known.
+    /// Variance of the estimated mean.
     variance: f64,
-    /// Inverse of the variance of a reading, noise included, and its log.
+    /// Inverse of the variance of a reading including noise, and its log.
     precision: f64,
     log_precision: f64,
 }
@@ -111,11 +112,11 @@ impl Regimes {
     }
 }
 
-/// Finds the two regimes in the times of the calls. The slower one counts as overlap. `None` while one regime explains the readings
-/// as well.
+/// Finds the two regimes in the times of the calls. The slower one counts as overlap. `None` while one regime explains
+/// the readings equally well.
 ///
-/// Anything else that changes all calls for a while looks like computation, and a step that is small compared with the noise is not
-/// detectable; the trial scores both (`linkwise-lab tune evaluate --detector`).
+/// Any other cause that changes all calls for a while looks like computation. A step that is small compared with the
+/// noise is not detectable. The trial scores both cases (`linkwise-lab tune evaluate --detector`).
 #[derive(Debug, Clone)]
 pub struct OverlapDetector {
     arms: usize,
@@ -139,12 +140,13 @@ impl OverlapDetector {
         self.regimes.as_ref().map(|r| if r.slower == 1 { second } else { 1.0 - second })
     }
 
-    /// What the readings say about the next call; `None` without a result.
+    /// Whether the next call is overlapped according to the readings; `None` without a result.
     pub fn is_overlapped(&self) -> Option<bool> {
         self.probability().map(|p| p > 0.5)
     }
 
-    /// Takes a reading, microseconds, finite and above 0. O(1), and O([`READINGS_MAX`]) at a fit, every sixteenth time at most.
+    /// Adds a reading, microseconds, finite and above 0. O(1), and O([`READINGS_MAX`]) at a fit, which happens at most
+    /// every sixteenth time.
     pub fn learn(&mut self, arm: usize, time_us: f64) {
         if arm >= self.arms {
             return;
@@ -183,7 +185,7 @@ impl OverlapDetector {
             self.regimes = None;
             return;
         }
-        // The numbers of the regimes do not matter, but that they stay is easier to follow.
+        // The numbers of the regimes are arbitrary. Keeping them between fits makes debugging easier.
         if let Some(before) = &self.regimes
             && before.slower != regimes.slower
         {
@@ -197,7 +199,7 @@ impl OverlapDetector {
     }
 }
 
-/// Log likelihood of one regime: every arm its mean, one noise.
+/// Log likelihood of one regime: a mean for every arm and one noise.
 fn one_regime(readings: &[LogReading], arms: usize) -> f64 {
     let means = means(readings, arms);
     let n = readings.len() as f64;
@@ -206,7 +208,7 @@ fn one_regime(readings: &[LogReading], arms: usize) -> f64 {
     -0.5 * (square / variance + n * variance.ln())
 }
 
-/// The same with a common drift, whose one parameter is paid for.
+/// The same with a common drift. The criterion penalises its additional parameter.
 fn drifting(readings: &[LogReading], arms: usize) -> f64 {
     let residuals = differences(readings, arms);
     let n = readings.len() as f64;
@@ -233,7 +235,8 @@ fn means(readings: &[LogReading], arms: usize) -> Vec<f64> {
     sums.into_iter().map(|(sum, n)| sum / f64::max(n, 1.0)).collect()
 }
 
-/// Probabilities of the second regime to begin with: from the moving mean of the arm with most readings, above or below its overall mean.
+/// Initial probabilities of the second regime: from the moving mean of the arm with most readings, above or below its
+/// overall mean.
 fn first_guess(readings: &[LogReading], arms: usize) -> Vec<f64> {
     let count = |arm: usize| readings.iter().filter(|s| s.0 == arm).count();
     let most = (0..arms).max_by_key(|a| (count(*a), arms - a)).unwrap_or(0);
@@ -255,7 +258,8 @@ fn first_guess(readings: &[LogReading], arms: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Fits from probabilities of the second regime; the model, its log likelihood, and what it says about the next call.
+/// Fits the model from probabilities of the second regime. Returns the model, its log likelihood, and the probability
+/// for the next call.
 fn fitted(readings: &[LogReading], arms: usize, guess: &[f64], rounds: usize) -> (Regimes, f64, RegimeFilter) {
     let mut noise = stats::standard_deviation(&differences(readings, arms)).max(NOISE_MIN);
     let mut probabilities = guess.to_vec();
@@ -270,13 +274,13 @@ fn fitted(readings: &[LogReading], arms: usize, guess: &[f64], rounds: usize) ->
     (regimes, log_likelihood, filter)
 }
 
-/// What is left of the readings within their arms.
+/// Differences of the readings from their arms' means.
 fn differences(readings: &[LogReading], arms: usize) -> Vec<f64> {
     let means = means(readings, arms);
     readings.iter().map(|(a, x)| x - means[*a]).collect()
 }
 
-/// Levels and noise from the probabilities of the second regime. Levels have a normal prior round the arm's mean.
+/// Levels and noise from the probabilities of the second regime. Levels have a normal prior around the arm's mean.
 fn maximised(readings: &[LogReading], arms: usize, centres: &[f64], probabilities: &[f64], noise: f64) -> Regimes {
     let mut sums = vec![[(0.0, 0.0); 2]; arms];
     for ((arm, x), p) in readings.iter().zip(probabilities) {
@@ -325,7 +329,7 @@ fn smoothed(readings: &[LogReading], regimes: &Regimes) -> (Vec<f64>, f64, Regim
         log_likelihood += second + ((1.0 - p) * ratio + p).ln();
         filter.learn_ratio(ratio);
     }
-    // Backwards: what the readings after a call say about it.
+    // Backward pass: the probability of the readings after a call.
     let mut after = 0.5;
     let mut out = vec![0.0; readings.len()];
     for (i, (p, ratio)) in steps.into_iter().enumerate().rev() {
@@ -358,8 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_that_gets_faster_beside_computation_does_not_turn_the_answer_round() {
-        // One arm alone, another during computation: each is slower where it is not used.
+    fn an_arm_that_gets_faster_during_computation_does_not_reverse_the_result() {
+        // One arm runs alone, another during computation. Each is slower in the regime where it is not used.
         let mut d = OverlapDetector::new(3);
         let mut r = Random::new(3);
         let levels = |overlapped: bool| if overlapped { [100.0, 80.0, 130.0] } else { [70.0, 110.0, 100.0] };
@@ -368,7 +372,7 @@ mod tests {
             let overlapped = call / 50 % 2 == 1;
             let said = d.is_overlapped().unwrap_or(false);
             right += u32::from(call >= 200 && said == overlapped);
-            // A look at every arm in ten calls, else the one that suits what it says.
+            // Every tenth call explores an arm in turn. The other calls use the arm of the detected regime.
             let arm = if call % 10 == 0 { call / 10 % 3 } else { usize::from(said) };
             d.learn(arm, levels(overlapped)[arm] * r.log_normal(0.10));
         }
@@ -398,11 +402,11 @@ mod tests {
         f.learn(0.0, 9f64.ln());
         assert!((f.probability() - (0.9 * 0.98 + 0.1 * 0.02)).abs() < 1e-12);
         (0..100).for_each(|_| f.learn(1e9, -1e9));
-        assert!((f.probability() - HAZARD).abs() < 1e-12, "however sure, the next call may begin a phase");
+        assert!((f.probability() - HAZARD).abs() < 1e-12, "even a certain filter allows a new phase at the next call");
     }
 
     #[test]
-    fn an_arm_that_does_not_exist_is_passed_over() {
+    fn an_arm_that_does_not_exist_is_ignored() {
         let mut d = OverlapDetector::new(1);
         d.learn(7, 1.0);
         assert_eq!(d.is_overlapped(), None);

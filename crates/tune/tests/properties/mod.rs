@@ -1,4 +1,5 @@
-//! Properties of every policy of `super::known()`: those that ship here, those of the trial in `lab/trial/tests/policies.rs`.
+//! Properties of every policy of `super::known()`: the shipped ones here, those of the trial in
+//! `lab/trial/tests/policies.rs`.
 
 use super::known;
 use proptest::prelude::*;
@@ -18,12 +19,12 @@ fn options(seed: u64) -> PolicyOptions {
     PolicyOptions { seed, objective: tune::Objective::with_price(0.01).unwrap(), ..PolicyOptions::default() }
 }
 
-/// What happens to a policy.
+/// An event in the life of a policy.
 #[derive(Debug, Clone)]
 enum Event {
-    /// It is asked.
+    /// The policy decides a call.
     Decide { overlapped: Option<bool>, compute_intensity: Option<f64> },
-    /// A reading of an earlier call, that many before the last, valid or invalid.
+    /// A reading of an earlier call (`back` calls before the last), valid or invalid.
     Learn { back: u64, arm_shift: usize, time_us: Option<f64>, channels: Option<u8> },
 }
 
@@ -45,7 +46,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Plays events and returns everything that can be seen.
+/// Plays events and returns everything that the policy shows.
 fn play(policy: &mut dyn Policy, arms: usize, events: &[Event]) -> Vec<(usize, usize, String)> {
     let mut decided: Vec<usize> = Vec::new();
     let mut seen = Vec::new();
@@ -86,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn without_one_sensible_reading_nothing_leaves_auto(n in 3usize..=7, seed: u64, calls in 1usize..300) {
+    fn without_a_valid_reading_no_policy_leaves_auto(n in 3usize..=7, seed: u64, calls in 1usize..300) {
         for entry in known() {
             let arms = arms(n);
             let mut policy = build(entry.name, &arms, &options(seed)).unwrap();
@@ -99,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn policies_for_use_stay_on_auto_when_all_arms_take_the_same(n in 3usize..=6, seed: u64, time_us in 1.0f64..1e6) {
+    fn shipped_policies_stay_on_auto_if_all_arms_take_the_same_time(n in 3usize..=6, seed: u64, time_us in 1.0f64..1e6) {
         for entry in known().into_iter().filter(|e| POLICIES.iter().any(|p| p.name == e.name)) {
             let arms = arms(n);
             let mut policy = build(entry.name, &arms, &PolicyOptions { seed, ..PolicyOptions::default() }).unwrap();
@@ -145,7 +146,7 @@ fn ranks_of_v1_differ_and_those_of_every_other_policy_never() {
 }
 
 #[test]
-fn what_cannot_be_built_is_refused_with_the_reason() {
+fn a_policy_that_cannot_be_built_is_refused_with_the_reason() {
     let error = |name: &str, arms: &[Arm]| build(name, arms, &PolicyOptions::default()).err().unwrap();
     assert!(error("hope", &arms(3)).contains("known are"));
     assert!(error("round-robin", &arms(2)).contains("AUTO"));
@@ -154,7 +155,7 @@ fn what_cannot_be_built_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_price_on_channels_makes_fewer_of_them_worth_a_little_time() {
+fn a_price_on_channels_favours_arms_with_fewer_channels() {
     let arms: Vec<Arm> = ["RING/SIMPLE@16", "RING/SIMPLE@4", "AUTO"].iter().map(|a| a.parse().unwrap()).collect();
     for entry in known().into_iter().filter(|e| !["profile", "auto"].contains(&e.name)) {
         for (price, expected) in [(0.0, 0), (0.02, 1)] {

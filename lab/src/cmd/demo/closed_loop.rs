@@ -1,6 +1,7 @@
 //! The closed loop: a NIC silently drops to half its rate; placement, `observe` and the doctor react.
 //!
-//! The drop is always simulated: an allocation gets its true bandwidth times the share that the physics leaves, with one percent of noise.
+//! The drop is always simulated: an allocation gets its true bandwidth times the share that the physics predicts for
+//! the slow NIC, with one percent of noise.
 //! The built command does everything else: `place --commit`, `observe`, `doctor`.
 
 use super::Fit;
@@ -21,7 +22,7 @@ use topology::{Allocation, Cluster, GpuMask};
 const GPUS: usize = 8;
 /// GPUs that other jobs hold on every host, one job per host.
 const HELD: usize = 4;
-/// Share of its rate that the NIC keeps.
+/// Rate of the NIC after the drop, as a share.
 const SHARE_LEFT: f64 = 0.5;
 /// The NIC that drops serves this GPU (in order) of the first host of the first job.
 const NTH_GPU: usize = 2;
@@ -29,9 +30,9 @@ const NTH_GPU: usize = 2;
 const NOISE: f64 = 0.01;
 /// Time between two observations.
 const HOUR_S: f64 = 3600.0;
-/// Limit of the readings that the doctor asks for.
+/// Maximum number of readings that the doctor may request.
 const PROBES_MAX: usize = 12;
-/// Probability at which the doctor's questions end.
+/// Probability from which no further reading is taken.
 const SURE: f64 = 0.95;
 
 /// The events of the closed loop, and the doctor's verdict.
@@ -41,11 +42,11 @@ pub struct ClosedLoop {
     pub culprit: String,
     /// The doctor's last verdict, line by line.
     pub verdict: Vec<String>,
-    /// The verdict names the NIC.
+    /// Whether the verdict names the NIC.
     pub named: bool,
     /// Hosts of the first and of the second job.
     pub hosts: (Vec<String>, Vec<String>),
-    /// Readings that the doctor asked for.
+    /// Number of readings that the doctor requested.
     pub probes: usize,
 }
 
@@ -57,7 +58,7 @@ pub struct Event {
     pub predicted_gb_per_s: f64,
     /// Simulated.
     pub got_gb_per_s: f64,
-    /// The consequence, in words.
+    /// The consequence, as text.
     pub then: String,
 }
 
@@ -73,7 +74,7 @@ struct Hardware<'a> {
 impl Hardware<'_> {
     fn gives(&mut self, a: &Allocation) -> f64 {
         let size = self.truth.size();
-        // Published tables lack some rows; the model replaces those.
+        // Published tables lack some rows; the model provides those.
         let healthy = self.truth.of(a).unwrap_or_else(|| self.model.predict_allocation(size, a).busbw_gb_per_s);
         let left = self.slow.map_or(0.0, |c| self.effects.of(c, SHARE_LEFT, a, size));
         let (u, v): (f64, f64) = (self.rng.random(), self.rng.random());
@@ -124,7 +125,8 @@ pub const FILES: [&str; 3] = ["loop.db", "loop.state", "loop-model.json"];
 /// The commands that an operator runs, on the files of the loop.
 struct Commands<'a> {
     linkwise: Linkwise,
-    /// Simulated clock: an hour passes between observations, so that the result does not depend on the speed of this machine.
+    /// Simulated clock: one hour passes between observations, so that the result does not depend on the speed of this
+    /// machine.
     at_unix_s: f64,
     cluster: &'a Cluster,
     cluster_file: String,
@@ -139,7 +141,7 @@ struct Commands<'a> {
 struct Placed {
     gpus: Allocation,
     predicted_gb_per_s: f64,
-    /// The choice avoids a suspected component.
+    /// Whether the choice avoids a suspected component.
     is_wary: bool,
 }
 
@@ -202,8 +204,8 @@ impl Commands<'_> {
         Ok(v["suspected"].as_array().map_or(0, Vec::len))
     }
 
-    /// The most likely defect, judged as `linkwise observe` does.
-    /// What `linkwise doctor` says of the first defect: its most probable component, the probability, and the GPUs whose reading would tell most.
+    /// The first defect of `linkwise doctor`: its most probable component, the probability, and the GPUs whose reading
+    /// would be most informative. `linkwise observe` judges defects in the same way.
     fn defect(&self) -> Result<Option<Suspicion>, Failure> {
         let v = self.linkwise.json(&["doctor", "--state", &self.state, "--store", &self.store])?;
         let defect = &v["defects"][0];
@@ -232,7 +234,7 @@ impl Commands<'_> {
     }
 }
 
-/// What the doctor says of a defect.
+/// A defect as the doctor reports it.
 struct Suspicion {
     component: String,
     probability: f64,
@@ -260,7 +262,7 @@ fn run_loop(commands: &mut Commands, hardware: &mut Hardware) -> Result<ClosedLo
     Ok(ClosedLoop { events, culprit, verdict, named, hosts: (hosts(&first.gpus), hosts(&second.gpus)), probes })
 }
 
-/// Gives [`HELD`] GPUs of every host to a job of its own.
+/// Allocates [`HELD`] GPUs of every host to a separate job.
 fn fill_hosts(commands: &Commands) -> Result<(), Failure> {
     commands.init()?;
     for host in commands.cluster.host_ids() {
@@ -277,7 +279,7 @@ fn nic_that_drops(cluster: &Cluster, job: &Allocation) -> Component {
     Component::Nic(host, cluster.type_of(host).nearest_nics(gpu).trailing_zeros() as u8)
 }
 
-/// The job reports every hour; two low reports are not chance.
+/// The first job reports its bandwidth every hour. Two low reports are not chance.
 fn report_first_job(commands: &mut Commands, hardware: &mut Hardware, job: &Placed) -> Result<Vec<Event>, Failure> {
     let mut events = Vec::new();
     for what in ["job train-1", "train-1 again"] {
@@ -298,7 +300,7 @@ fn report_second_job(commands: &mut Commands, hardware: &mut Hardware, job: &Pla
     Ok(job.event(commands.cluster, "job train-2", got, then))
 }
 
-/// Takes the most informative readings on free GPUs until the doctor is [`SURE`] of a component.
+/// Takes the most informative readings on free GPUs until the doctor's probability reaches [`SURE`].
 fn take_probes(
     commands: &mut Commands,
     hardware: &mut Hardware,
@@ -327,7 +329,7 @@ impl ClosedLoop {
         self.events.iter().find(|e| e.what == "job train-2").map_or(f64::NAN, |e| e.got_gb_per_s)
     }
 
-    /// The events in sentences.
+    /// The events as sentences.
     pub fn sentences(&self, truth: &DemoTruth) -> Vec<String> {
         let rest = if truth.is_simulated() {
             "SIMULATED as all bandwidths here"
@@ -354,7 +356,7 @@ impl ClosedLoop {
         out
     }
 
-    /// The events as head and rows.
+    /// The events as a head and rows.
     pub fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let head = ["what", "predicted", "got", "what follows", "GPUs"].map(str::to_owned).to_vec();
         let row = |e: &Event| {

@@ -10,9 +10,9 @@ use topology::{Allocation, Cluster, HostId};
 /// Runner-ups that an explanation lists.
 const RUNNER_UPS: usize = 4;
 
-/// A decision, told in sentences and in a table.
+/// A decision as sentences and a table.
 pub struct Explained {
-    /// The request in words.
+    /// The request as text.
     pub request: String,
     /// The reasons of the choice, one sentence each.
     pub reasons: Vec<String>,
@@ -28,7 +28,7 @@ pub struct ExplainedChoice {
     pub split: String,
     /// The GPUs: `n0:0-3 n2:1,4`.
     pub gpus: String,
-    /// Expected bandwidth, GB/s, and its deviation.
+    /// Predicted bandwidth, GB/s, and its standard deviation.
     pub predicted: (f64, f64),
     /// True bandwidth, GB/s.
     pub truth: Option<f64>,
@@ -90,7 +90,7 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &DemoTruth, d: &Decided)
     Explained { request, reasons, rows }
 }
 
-/// The physics' estimate of the choice before any learning: the bandwidth and its limit.
+/// The physics' estimate for the choice without readings: the bandwidth and its bottleneck.
 fn limit(cluster: &Cluster, bottleneck: &Bottleneck, bound_gb_per_s: f64) -> Option<String> {
     let name = |h: &HostId| cluster.host(*h).name.clone();
     let what = match bottleneck {
@@ -106,7 +106,7 @@ fn limit(cluster: &Cluster, bottleneck: &Bottleneck, bound_gb_per_s: f64) -> Opt
         Bottleneck::Network { name } => format!("the network between the hosts ({name})"),
         Bottleneck::Latency => "latency; the message is too small to fill the links".to_owned(),
     };
-    Some(format!("What limits it, by the physics alone ({bound_gb_per_s:.0} GB/s): {what}."))
+    Some(format!("The bottleneck by the physics ({bound_gb_per_s:.0} GB/s): {what}."))
 }
 
 /// `a, b and c`.

@@ -1,15 +1,15 @@
-//! The folder that the demo writes into. Each of its own files is replaced in one step; other files are never touched.
+//! The folder of the demo. Each of its own files is replaced atomically; other files are never changed.
 
 use console::Failure;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The list of the files that a demo wrote; the next demo may replace those.
+/// The list of the files that a demo wrote; the next demo may replace them.
 const LIST: &str = "linkwise-demo.txt";
 /// Its first line.
 const LIST_HEAD: &str = "Files in this folder written by `linkwise-lab demo`, replaced by the next one:";
-/// Everything that a demo writes.
+/// All files of a demo.
 const FILES: [&str; 8] = [
     "hgx-h100.topo.txt",
     "cluster.yaml",
@@ -23,7 +23,7 @@ const FILES: [&str; 8] = [
 /// Largest list that is read.
 const LIST_BYTES_MAX: usize = 64 << 10;
 
-/// The folder of a demo. It holds no foreign file under one of the demo's names.
+/// The folder of a demo. None of its files with one of the demo's names is foreign.
 pub struct Folder {
     path: PathBuf,
 }
@@ -68,7 +68,7 @@ impl Folder {
         }
     }
 
-    /// Writes one of the demo's files, replacing the old one in one step.
+    /// Writes one of the demo's files and replaces the old one atomically.
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
         let path = self.claim(name)?;
         self.put(&path, text.as_bytes())?;
@@ -83,7 +83,7 @@ impl Folder {
             .map_err(|e| Failure::file("write into", &self.path, e))
     }
 
-    /// Moves a finished file to its place.
+    /// Moves a finished file into the folder.
     pub fn adopt(&self, finished: &Path, name: &str) -> Result<(), Failure> {
         let path = self.claim(name)?;
         std::fs::rename(finished, &path).map_err(|e| Failure::file("write", &path, e))
@@ -107,7 +107,7 @@ impl Folder {
 
 fn foreign(file: &Path) -> Failure {
     Failure::input(format!(
-        "{} exists and no demo wrote it; it stays as it is. Name another folder with --out, or move the file away",
+        "{} exists and no demo wrote it; it is not replaced. Name another folder with --out, or move the file away",
         file.display()
     ))
 }

@@ -1,6 +1,7 @@
 //! `linkwise-lab demo`: the main job end to end: import, measure, fit, place, explain, report.
 //!
-//! Uses the published H100 measurements if they are found, else a simulated cluster; every output says which.
+//! The demo uses the published H100 measurements if they are found, else a simulated cluster; every output names the
+//! source.
 
 mod closed_loop;
 mod explain;
@@ -28,7 +29,7 @@ const SIZE: Bytes = Bytes(16 << 20);
 const SAMPLES: usize = 100;
 /// Probes of the probing method.
 const PROBES: usize = 3;
-/// Most requests per number of GPUs: 31 numbers of GPUs make 31 000 requests, a few minutes.
+/// Maximum number of requests per number of GPUs: 31 numbers of GPUs make 31 000 requests, a few minutes.
 const REQUESTS_PER_K_MAX: u64 = 1_000;
 /// `nvidia-smi topo -m` of an 8x H100 host with one NIC per GPU, composed after NVIDIA's DGX H100 user guide.
 const TOPO_MATRIX: &str = include_str!("../../../../examples/hgx-h100.topo.txt");
@@ -45,10 +46,10 @@ pub struct Args {
     /// Folder with the published tables (docs/data.md) [default: $LINKWISE_DATA, then ../shared/data]
     #[arg(long, conflicts_with = "simulated")]
     data: Option<PathBuf>,
-    /// Use the simulated cluster even where published tables are
+    /// Use the simulated cluster even if published tables are available
     #[arg(long)]
     simulated: bool,
-    /// Chooses samples, requests and the simulated hardware
+    /// Seed of samples, requests and the simulated hardware
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Random availabilities per number of GPUs (2 to 32)
@@ -73,11 +74,11 @@ struct Run<'a> {
 struct Taken {
     intra: usize,
     multi: usize,
-    /// How the readings were taken, one sentence.
+    /// Origin of the readings, one sentence.
     how: String,
 }
 
-/// The models and their errors on rows that they have not seen.
+/// The models and their errors on rows that they have not learned.
 struct Fit {
     gp: Model,
     bound: Model,
@@ -160,7 +161,7 @@ fn import(folder: &Folder) -> Result<Cluster, Failure> {
     print(&said);
     eprint!("{notes}");
     let cluster = load_cluster(&file)?;
-    // A reader that lost the NICs or the GPUs fails here and not in the numbers.
+    // A reader that loses the NICs or the GPUs must fail here.
     if cluster.types.first().map(|t| (t.gpu_count(), t.nics.len())) != Some((8, 8)) {
         return Err(Failure::input(format!("{file} does not describe hosts of 8 GPUs and 8 NICs")));
     }
@@ -174,7 +175,7 @@ fn measure(
     truth: &DemoTruth,
     seed: u64,
 ) -> Result<(Vec<Measurement>, Taken), Failure> {
-    // Built in a temporary folder and moved when complete: a killed demo leaves the old store or none.
+    // The store is built in a temporary folder and moved when complete: a killed demo leaves the old store or none.
     let building = folder.temporary_folder()?;
     let path = building.path().join("demo.db");
     let (rows, how) = {
@@ -187,9 +188,10 @@ fn measure(
     Ok((rows.clone(), Taken { intra: rows.len() - multi, multi, how }))
 }
 
-/// Step 3. The physics uses no constant that was fitted on measurements, because the tables that judge it are among those.
+/// Step 3. The physics uses no constant that was fitted on measurements, because the fitted constants used the tables
+/// that judge the demo.
 fn fit_models(cluster: &Cluster, rows: &[Measurement], truth: &DemoTruth, seed: u64) -> Result<Fit, Failure> {
-    // The shipped constants were fitted on the published tables, among others: no part of what is shown may rest on that.
+    // The shipped constants were fitted on the published tables, among others. The demo must not depend on that.
     let constants = if truth.is_simulated() { fabric::Constants::default() } else { fabric::Constants::unfitted() };
     let options = |kind| FitOptions::of(kind).constants(constants.clone());
     let begun = Instant::now();

@@ -46,10 +46,10 @@ fn comparison(run: &Run, kind: &str) -> Section {
         heading: format!("Against packing: {} requests", run.replay.decided.len()),
         paragraphs: vec![
             format!(
-                "Every request wants 2 to {} GPUs of those that happen to be free. Packing takes as few hosts as it can, as \
-                 schedulers do; linkwise takes what its model expects most of; the best possible choice is found by \
-                 looking at the {kind} bandwidth of every candidate. With probes, linkwise takes readings of {PROBES} candidates \
-                 before it decides.",
+                "Every request asks for 2 to {} of the free GPUs. Packing takes as few hosts as possible, as schedulers do; \
+                 linkwise takes the GPUs with the highest predicted bandwidth; the best possible choice follows from the \
+                 {kind} bandwidth of every candidate. With probes, linkwise takes readings of {PROBES} candidates before it \
+                 decides.",
                 run.cluster.gpu_count()
             ),
             words::gains(&run.replay, run.truth).join(" "),
@@ -129,7 +129,7 @@ fn closed_loop(run: &Run) -> Section {
     let (head, rows) = run.closed.table();
     let mut paragraphs = run.closed.sentences(run.truth);
     paragraphs.push(run.closed.verdict.join(" "));
-    let caption = "What was decided, what it got and what followed; the slow NIC is simulated.".to_owned();
+    let caption = "The decisions, the achieved bandwidth and the consequences; the slow NIC is simulated.".to_owned();
     Section {
         heading: "The loop, closed: a NIC drops to half its rate (SIMULATED)".into(),
         paragraphs,
@@ -170,12 +170,16 @@ fn prediction(run: &Run, kind: &str) -> Section {
 
 fn measurements(run: &Run, kind: &str) -> Section {
     let how = match run.truth.is_simulated() {
-        true => "Hosts, GPU subsets and splits over hosts each have a seeded factor of their own, so that the physics alone \
-                 does not know the best choice."
-            .to_owned(),
-        false => "Inside a host every subset of GPUs has a row of its own; over several hosts the tables tell the counts \
-                  (4+4, 6+2, ...) but not which GPUs and hosts, so that one row stands for all of them."
-            .to_owned(),
+        true => {
+            "Hosts, GPU subsets and splits over hosts each have a separate seeded factor, so that the physics does not \
+                 know the best choice."
+                .to_owned()
+        }
+        false => {
+            "Inside a host every subset of GPUs has a separate row; over several hosts the tables give the counts \
+                  (4+4, 6+2, ...) but not the GPUs and hosts, so that one row stands for all of them."
+                .to_owned()
+        }
     };
     Section {
         heading: "The readings".into(),

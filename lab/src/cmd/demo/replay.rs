@@ -14,7 +14,7 @@ use std::time::Instant;
 use store::Measurement;
 use topology::{Allocation, Cluster, HostId};
 
-/// Rows of a simulated cluster that judge predictions.
+/// Number of rows of a simulated cluster that judge predictions.
 pub const HELD_OUT_SIMULATED: usize = 400;
 /// Candidates that probing may choose from.
 const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
@@ -67,11 +67,11 @@ impl Replay {
     pub fn most_gained(&self) -> Option<&Decided> {
         self.decided.iter().reduce(|a, b| if b.gain() > a.gain() { b } else { a })
     }
-    /// How many requests get at least `factor` times the packed choice's bandwidth.
+    /// Number of requests that get at least `factor` times the packed choice's bandwidth.
     pub fn gaining(&self, factor: f64) -> usize {
         self.decided.iter().filter(|d| d.gain() > factor).count()
     }
-    /// How many requests get less than the packed choice's bandwidth, by more than 1 %.
+    /// Number of requests that get less than the packed choice's bandwidth, by more than 1 %.
     pub fn losing(&self) -> usize {
         self.decided.iter().filter(|d| d.gain() < 0.99).count()
     }
@@ -107,7 +107,7 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &DemoTruth, per_k: usize, see
             replay.left_out += 1;
             continue;
         };
-        // Judged by bandwidth alone.
+        // Judged by bandwidth only.
         let request = Request { slack: place::Slack::NONE, ..Request::new(s.k, s.free, truth.size()) };
         let begun = Instant::now();
         let answer = answer(cluster, &fit.gp, &request).map_err(Failure::impossible)?;
@@ -142,7 +142,7 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &DemoTruth, per_k: usize, see
     Ok(replay)
 }
 
-/// Chooses, measures the few candidates that are worth a probe, decides.
+/// Chooses, measures the few candidates that are worth a probe, and decides.
 fn probe(
     cluster: &Cluster,
     model: &Model,
@@ -162,7 +162,7 @@ fn probe(
     Ok(decision.map(|d| candidates[d.candidate].allocation.clone()))
 }
 
-/// Predictions of rows that the model has not seen.
+/// Predictions of rows that the model has not learned.
 pub struct HeldOut {
     /// (hosts, true, predicted), GB/s.
     pub rows: Vec<(usize, f64, f64)>,
@@ -170,13 +170,13 @@ pub struct HeldOut {
     pub r2: f64,
     /// Median absolute error, percent.
     pub median_error_pct: f64,
-    /// Share within one and two predicted deviations.
+    /// Share of rows within one and two predicted standard deviations.
     pub within: (f64, f64),
 }
 
 /// Predicts every multi-host row whose split is not among the measured ones.
 pub fn held_out(model: &Model, truth: &DemoTruth, cluster: &Cluster, seen: &[Measurement], seed: u64) -> HeldOut {
-    // The published row of 4+2 is one reading for all hosts; simulated hosts differ from each other.
+    // A published row such as 4+2 is one reading for all hosts; simulated hosts differ from each other.
     let key = |a: &Allocation| match truth.is_simulated() {
         true => cluster.host_ids().map(|h: HostId| a.mask(h).count()).collect(),
         false => {

@@ -1,4 +1,4 @@
-//! Where the demo's bandwidths come from: published tables, or simulated hardware.
+//! The source of the demo's bandwidths: published tables, or simulated hardware.
 
 use super::{SIZE, replay};
 use crate::evaluation::sampling::Readings;
@@ -26,20 +26,20 @@ pub enum DataSource {
     Simulated(String),
 }
 
-/// Searches the published tables in the user's folder, else in the default one.
+/// Looks for the published tables in the user's folder, else in the default one.
 ///
 /// # Errors
-/// The user's folder does not hold them.
+/// The user's folder does not contain the tables.
 pub fn find(data: Option<&Path>, simulated: bool) -> Result<DataSource, Failure> {
     if simulated {
-        return Ok(DataSource::Simulated("asked for with --simulated".into()));
+        return Ok(DataSource::Simulated("requested by --simulated".into()));
     }
     let in_folder =
         |dir: &Path| [dir.join("bandpilot"), dir.to_path_buf()].into_iter().find(|d| d.join(MULTI_TABLE).is_file());
     match (data, published::data_folder()) {
         (Some(dir), _) => in_folder(dir).map(DataSource::Published).ok_or_else(|| {
             Failure::input(format!(
-                "--data: {} holds no {MULTI_TABLE}, neither does its folder bandpilot; docs/data.md tells where to get it",
+                "--data: {} holds no {MULTI_TABLE}, neither does its folder bandpilot; docs/data.md names the source",
                 dir.display()
             ))
         }),
@@ -47,7 +47,9 @@ pub fn find(data: Option<&Path>, simulated: bool) -> Result<DataSource, Failure>
             || DataSource::Simulated(format!("{} holds no {MULTI_TABLE}", dir.display())),
             DataSource::Published,
         )),
-        (None, None) => Ok(DataSource::Simulated("no published tables were found; docs/data.md tells where to get them".into())),
+        (None, None) => {
+            Ok(DataSource::Simulated("no published tables were found; docs/data.md names the sources".into()))
+        }
     }
 }
 
@@ -71,7 +73,7 @@ pub fn load(found: &DataSource, cluster: &Cluster, seed: u64) -> Result<DemoTrut
             let truth = all.into_iter().find(|t| wanted(t) && t.has_every_host());
             let truth = truth.ok_or_else(|| {
                 Failure::input(format!(
-                    "{} lacks the table of a host at {SIZE} (intra_h100_26 to 29); `linkwise-lab data check` tells more",
+                    "{} lacks the table of a host at {SIZE} (intra_h100_26 to 29); `linkwise-lab data check` prints details",
                     folder.display()
                 ))
             })?;
@@ -84,7 +86,7 @@ impl DemoTruth {
     pub fn size(&self) -> Bytes {
         SIZE
     }
-    /// No bandwidth is measured.
+    /// True if no bandwidth is measured.
     pub fn is_simulated(&self) -> bool {
         matches!(self, DemoTruth::Simulated(_))
     }
@@ -94,11 +96,11 @@ impl DemoTruth {
             DemoTruth::Simulated(hardware) => hardware,
         }
     }
-    /// Bus bandwidth, GB/s; `None` where the tables have no row.
+    /// Bus bandwidth, GB/s; `None` if the tables have no row.
     pub fn of(&self, a: &Allocation) -> Option<f64> {
         self.truth().busbw_gb_per_s(a)
     }
-    /// The best bandwidth of `k` of the free GPUs; `None` if one of the allocations has no row.
+    /// The best bandwidth of `k` of the free GPUs, GB/s; `None` if one of the allocations has no row.
     pub fn optimum(&self, free: &Allocation, k: usize) -> Option<f64> {
         let optimum = self.truth().optimum(free, k, Irregularity::With);
         optimum.best.filter(|_| !optimum.missing)

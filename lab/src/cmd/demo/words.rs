@@ -57,7 +57,7 @@ pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     out += &format!("  $ linkwise topology import {} \\\n", path("hgx-h100.topo.txt"));
     out += &format!("      {} \\\n      -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
     let drawn = draw::text(cluster);
-    // Only the head of the drawing; the report shows the whole.
+    // Only the beginning of the drawing; the report shows all of it.
     drawn
         .lines()
         .take_while(|l| !l.starts_with("hgx-h100:"))
@@ -72,7 +72,7 @@ pub fn taken(taken: &Taken, truth: &DemoTruth, folder: &Folder) -> String {
     out + &wrap(&format!("{} readings inside hosts, {} across hosts.", taken.intra, taken.multi), 2)
 }
 
-/// Step 3: the model's errors on rows that it has not seen.
+/// Step 3: the model's errors on rows that it has not learned.
 pub fn fit(fit: &Fit, truth: &DemoTruth) -> String {
     let held = &fit.held_out;
     let mut out = heading(3, "A model: the physics times a learned correction (Gaussian processes)");
@@ -92,7 +92,7 @@ pub fn fit(fit: &Fit, truth: &DemoTruth) -> String {
     )
 }
 
-/// The comparison as head and rows; the report shows the same.
+/// The comparison as a head and rows, the same as in the report.
 pub fn comparison_table(replay: &Replay) -> (Vec<String>, Vec<Vec<String>>) {
     let head = ["method", "mean", "5th pct", "worst", "requests"].map(str::to_owned).to_vec();
     let rows = replay.methods.iter().filter_map(|m| {
@@ -145,7 +145,7 @@ pub fn comparison(replay: &Replay, truth: &DemoTruth) -> String {
     out
 }
 
-/// The choices of the explained request as head and rows; the report shows the same.
+/// The choices of the explained request as a head and rows, the same as in the report.
 pub fn choices_table(explained: &Explained, truth: &DemoTruth) -> (Vec<String>, Vec<Vec<String>>) {
     let head = ["choice", "split", "predicted", kind(truth), "GPUs"].map(str::to_owned).to_vec();
     let row = |r: &super::explain::ExplainedChoice| {

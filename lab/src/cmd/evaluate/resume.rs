@@ -11,7 +11,8 @@ use truths::Truth;
 /// Largest file of one seed.
 const FILE_BYTES_MAX: usize = 256 << 20;
 
-/// The file name of one seed's result: everything that it depends on, the program's version included.
+/// The file name of one seed's result. It contains everything that the result depends on, including the program's
+/// version.
 pub fn name(truth: &dyn Truth, methods: &[MethodSpec], settings: &Settings, seed: u64) -> String {
     let all = format!(
         "{} {} {:?} {:?} {:?} {methods:?} {settings:?} {seed}",

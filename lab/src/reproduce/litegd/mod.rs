@@ -1,6 +1,6 @@
 //! LiteGD: tables 1 and 2, figures 1, 3 and 9 to 12.
 //!
-//! | the paper says | here |
+//! | the paper | here |
 //! |---|---|
 //! | seven clusters of 64 GPUs (table 1) | `litegd-64*` of the catalog; three types as 3, 3 and 2 hosts, which the paper leaves open |
 //! | intra-host bandwidth measured, 16 MB all-gather | the published tables of the same hosts (BandPilot's repository) |
@@ -12,7 +12,7 @@
 //! | topology-aware: greedy from the best pair by scores of link types | `topo-greedy` |
 //! | H100: four real hosts | the measured 16 MiB table |
 //!
-//! The paper prints curves without numbers; numbers from its text are printed next to ours.
+//! The paper prints curves without numbers; numbers from its text are printed next to linkwise's.
 
 mod replay;
 
@@ -47,7 +47,7 @@ pub struct Effort {
     pub seeds: Vec<u64>,
     /// Readings that LiteGD's network learns from.
     pub samples: usize,
-    /// Leave the network out (minutes of training and inference).
+    /// Leave out the network (minutes of training and inference).
     pub quick: bool,
 }
 
@@ -72,7 +72,7 @@ const TABLE_1: [(&str, [f64; 4]); 7] = [
 const TABLE_2: [(&str, f64); 5] =
     [("rtx4090", 503.0), ("dgx1-v100", 534.0), ("a6000", 866.0), ("a800", 1512.0), ("hgx-h100", 1288.0)];
 
-/// Draws of the random dispatcher where all GPUs are idle.
+/// Draws of the random dispatcher if all GPUs are idle.
 const DRAWS: u64 = 200;
 
 /// One item of [`ITEMS`] as text. `dir` holds the published tables.
@@ -100,7 +100,7 @@ fn truth_of(dir: &str, cluster: &str, switch: Option<Switch>, seed: u64) -> Resu
     all.into_iter().next().ok_or_else(|| Failure::input(format!("no truth of `{cluster}`")))
 }
 
-/// All seeds of a replay, one run per method.
+/// Replays all seeds; one run per method.
 fn all_seeds(dir: &str, cluster: &str, switch: Option<Switch>, effort: &Effort) -> Result<Vec<Run>, Failure> {
     let mut all: Vec<Run> = Vec::new();
     for &seed in &effort.seeds {
@@ -186,7 +186,7 @@ fn method(name: &str) -> &'static Method {
     METHODS.iter().find(|m| m.name == name).unwrap_or(&METHODS[0])
 }
 
-/// GBE of Default, Topo and Random (mean of many draws) where all GPUs are idle, as cells.
+/// GBE of Default, Topo and Random (mean of many draws) with all GPUs idle, as cells.
 fn idle(truth: &dyn Truth, guides: &Guides, k: usize) -> [String; 3] {
     let free: Allocation = truth.cluster().usable();
     let one = |name: &str| guides.gbe_pct(method(name), &free, k, 1).unwrap_or(f64::NAN);
@@ -195,7 +195,7 @@ fn idle(truth: &dyn Truth, guides: &Guides, k: usize) -> [String; 3] {
 }
 
 fn figure_1(dir: &str) -> Result<String, Failure> {
-    // The paper does not name the types; here they join in the order of its tables.
+    // The paper does not name the types. Here they are added in the order of the paper's tables.
     const CLUSTERS: [(usize, &str); 4] =
         [(1, "4x4090"), (2, "2x4090+2xv100"), (3, "2x4090+1xv100+1xa6000"), (4, "1x4090+1xv100+1xa6000+1xa800")];
     let mut out = String::from(
@@ -239,7 +239,7 @@ fn bands(most: usize) -> Vec<(usize, usize)> {
     all.into_iter().filter(|b| b.0 <= most).map(|b| (b.0, b.1.min(most))).collect()
 }
 
-/// A curve of every run: the mean of a quantity in bands of k, and over all.
+/// A curve of every run: the mean of a quantity in bands of k, and over all k.
 fn curves(runs: &[Run], of: impl Fn(&Run) -> &[f64], digits: usize) -> String {
     let most = runs.iter().flat_map(|r| r.k.iter().copied()).max().unwrap_or(0);
     let head: Vec<&str> = std::iter::once("k").chain(runs.iter().map(|r| r.name)).collect();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn table_2_tells_the_published_seconds_per_run() {
+    fn table_2_shows_the_published_seconds_per_run() {
         let t = table_2();
         assert!(t.contains("1512") && t.contains("247"), "{t}");
         assert!(reproduce("figure-99", ".", &Effort::default()).unwrap_err().to_string().contains("figure-12"));

@@ -1,4 +1,4 @@
-//! Requests of "dynamic workload", answered by each method.
+//! Requests of the "dynamic workload", answered by each method.
 
 use super::Effort;
 use crate::evaluation::guides::{Timed, sample};
@@ -16,7 +16,7 @@ use truths::{Irregularity, Truth};
 /// Readings that linkwise's own model learns from.
 const OWN_SAMPLES: usize = 100;
 
-/// A method: its name in the paper, its search, and what guides it.
+/// A method: its name in the paper, its search, and its guide.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
     /// Name in the paper.
@@ -72,7 +72,7 @@ fn samples(truth: &dyn Truth, n: usize, kind: DesignKind, seed: u64) -> Vec<Meas
 }
 
 impl<'t> Guides<'t> {
-    /// Fits the models of the methods; without `network`, LiteGD itself is left out.
+    /// Fits the models of the methods; without `network`, LiteGD itself is omitted.
     pub fn new(truth: &'t dyn Truth, samples_of_network: Option<usize>, seed: u64) -> Result<Self, Failure> {
         let tables = readings(truth, seed, |r| r.intra());
         let fit = |kind, more: Vec<Measurement>| {
@@ -116,7 +116,7 @@ impl<'t> Guides<'t> {
         })
     }
 
-    /// The choice of a method: GPUs, milliseconds, and of these inside the model.
+    /// The choice of a method: its GPUs, the time in milliseconds, and the part of that time inside the model.
     pub fn choose(&self, m: &Method, free: &Allocation, k: usize, seed: u64) -> Option<(Allocation, f64, f64)> {
         let search = papers::searches().search(m.search, seed).ok()?;
         let timed = Timed::new(self.of(m.guide)?);
@@ -135,7 +135,7 @@ impl<'t> Guides<'t> {
     }
 }
 
-/// Every method on every request of one seed; requests without a certain optimum are left out.
+/// Every method on every request of one seed. Requests without a certain optimum are left out.
 pub fn replay(truth: &dyn Truth, effort: &Effort, seed: u64) -> Result<Vec<Run>, Failure> {
     let guides = Guides::new(truth, (!effort.quick).then_some(effort.samples), seed)?;
     let there = METHODS.iter().filter(|m| guides.of(m.guide).is_some());

@@ -1,7 +1,7 @@
-//! Epsilon-greedy, for comparison; and the paper's v1, the same with random numbers that differ between ranks.
+//! Epsilon-greedy, for comparison, and the paper's v1: the same policy with random numbers that differ between ranks.
 //!
-//! Source: Bandit-Guided NCCL Tuning, section 4.2. In v1 every rank seeds its own generator, so ranks choose different arms for one
-//! call; the real library may hang then. The trial counts such calls with `--ranks`.
+//! Source: Bandit-Guided NCCL Tuning, section 4.2. In v1 every rank seeds its own generator, so ranks choose different
+//! arms for one call; the real library may then hang. The trial counts such calls with `--ranks`.
 
 use stats::random::Random;
 use tune::arm::Arm;
@@ -12,7 +12,7 @@ use tune::policy::{ArmDecision, Context, Phase, Policy, Reading};
 /// Share of calls that explore.
 pub const EPSILON: f64 = 0.1;
 
-/// Plays the arm with the lowest mean, and a random one in a tenth of the calls.
+/// Plays the arm with the lowest mean, and a random arm in a tenth of the calls.
 pub struct EpsilonGreedy {
     name: &'static str,
     arms: Vec<Arm>,
@@ -25,7 +25,7 @@ pub struct EpsilonGreedy {
 }
 
 impl EpsilonGreedy {
-    /// `auto` is AUTO's place in `arms`; `seed` must be the same on every rank.
+    /// `auto` is the index of AUTO in `arms`; `seed` must be the same on every rank.
     pub fn new(arms: &[Arm], auto: usize, objective: Objective, seed: u64) -> Self {
         EpsilonGreedy {
             name: "epsilon-greedy",
@@ -38,7 +38,7 @@ impl EpsilonGreedy {
         }
     }
 
-    /// The paper's v1: the rank goes into the seed. Never use it.
+    /// The paper's v1: the rank is part of the seed. For comparison only.
     pub fn v1(arms: &[Arm], auto: usize, objective: Objective, seed: u64, rank: u32) -> Self {
         let random = Random::of(seed, 3 + u64::from(rank));
         EpsilonGreedy { name: "v1", random, ..EpsilonGreedy::new(arms, auto, objective, seed) }
@@ -51,7 +51,7 @@ impl Policy for EpsilonGreedy {
     }
 
     fn decide(&mut self, _: Context) -> ArmDecision {
-        // Always two draws per call, so that streams of equal seeds stay aligned.
+        // Two draws for every call, so that streams of equal seeds stay aligned.
         let (explore, arm) = (self.random.unit() < EPSILON, self.random.below(self.arms.len()));
         let arm = if explore { arm } else { self.in_use() };
         self.ledger.decided(arm);

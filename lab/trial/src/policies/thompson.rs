@@ -1,4 +1,4 @@
-//! Thompson sampling on log times, for comparison: it has no gate and explores forever.
+//! Thompson sampling on log times, for comparison: it has no gate and never stops exploring.
 
 use stats::random::Random;
 use tune::arm::Arm;
@@ -8,11 +8,12 @@ use tune::policy::{ArmDecision, Context, Phase, Policy, Reading};
 
 /// Prior standard deviation of an arm's mean log time around the first reading: a factor of e.
 const PRIOR_SD: f64 = 1.0;
-/// The standard deviation of a log time that is assumed until two readings of an arm are there.
+/// Assumed standard deviation of a log time until an arm has two readings.
 const NOISE_SD_FIRST: f64 = 0.2;
 
-/// Draws a mean for every arm from its posterior (normal, the variance of noise pooled over arms) and plays the lowest. The random
-/// numbers come from a seed that all ranks share, always one draw per arm and call, so ranks agree.
+/// Draws a mean for every arm from its posterior (normal, with the variance of the noise pooled over arms) and plays
+/// the lowest. The random numbers come from a seed that all ranks share, with one draw per arm and call, so ranks
+/// agree.
 pub struct Thompson {
     arms: Vec<Arm>,
     auto: usize,
@@ -25,7 +26,7 @@ pub struct Thompson {
 }
 
 impl Thompson {
-    /// `auto` is AUTO's place in `arms`; `seed` must be the same on every rank.
+    /// `auto` is the index of AUTO in `arms`; `seed` must be the same on every rank.
     pub fn new(arms: &[Arm], auto: usize, objective: Objective, seed: u64) -> Self {
         Thompson {
             arms: arms.to_vec(),

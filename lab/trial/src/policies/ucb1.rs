@@ -1,4 +1,4 @@
-//! UCB1 (Auer, Cesa-Bianchi, Fischer 2002), for comparison: it has no gate and explores forever.
+//! UCB1 (Auer, Cesa-Bianchi, Fischer 2002), for comparison: it has no gate and never stops exploring.
 
 use tune::arm::Arm;
 use tune::ledger::Ledger;
@@ -7,7 +7,8 @@ use tune::policy::{ArmDecision, Context, Phase, Policy, Reading};
 
 /// Plays the arm with the largest mean reward plus sqrt(2 ln n / n_arm).
 ///
-/// Rewards must lie in 0 to 1 and better must be more: a cost c becomes r / (r + c), where r is the first cost that was seen.
+/// Rewards must lie between 0 and 1, and higher must be better: a cost c becomes r / (r + c), where r is the first
+/// cost.
 pub struct Ucb1 {
     arms: Vec<Arm>,
     auto: usize,
@@ -16,12 +17,12 @@ pub struct Ucb1 {
     reference_us: Option<f64>,
     /// Per arm: readings and the sum of rewards.
     rewards: Vec<(u64, f64)>,
-    /// Per arm: calls decided, so that arms whose readings are late are not played again and again.
+    /// Per arm: calls decided, so that arms whose readings are late are not played repeatedly.
     decided: Vec<u64>,
 }
 
 impl Ucb1 {
-    /// `auto` is AUTO's place in `arms`.
+    /// `auto` is the index of AUTO in `arms`.
     pub fn new(arms: &[Arm], auto: usize, objective: Objective) -> Self {
         let n = arms.len();
         Ucb1 {

@@ -1,4 +1,4 @@
-//! A site under construction: the kinds say how it differs from a flat one, and a seed chooses the rest.
+//! [`Draft`]: a site under construction. The kind sets its differences from a flat site, and the seed determines the rest.
 
 use super::kinds::Kind;
 use super::network::{Network, Node, Port, Switch};
@@ -13,26 +13,26 @@ use topology::cluster::Host;
 use topology::switches::{NamedSwitch, NamedSwitches, Switches, Tier};
 use topology::{Bandwidth, Bytes, Cluster, Collective, HostId, HostType, Nic, PathKind, catalog};
 
-/// Share of the line rate that a collective gets of a healthy port.
+/// Share of a healthy port's line rate that a collective gets.
 const EFFICIENCY: f64 = 0.93;
-/// Deviation of ports and of hosts as they are built.
+/// Standard deviation of the rates of ports and of hosts.
 const PORT_SPREAD: f64 = 0.005;
 const HOST_SPREAD: f64 = 0.01;
-/// Irregularity of the tables inside of hosts.
+/// Irregularity of the tables inside hosts.
 const INSIDE: f64 = 0.02;
-/// Share of a leaf's links upwards that other traffic holds, where they are fewer than those downwards.
+/// Share of a leaf's uplinks that other traffic uses, if the leaf is oversubscribed.
 const BACKGROUND: Range<f64> = 0.15..0.30;
-/// Deviation of a reading over hosts, unless the kind says otherwise.
+/// Standard deviation of a reading over several hosts, unless the kind has another one.
 const NOISE: f64 = 0.02;
 
-/// What the file says of NICs.
+/// The NICs in the cluster file.
 pub(super) enum Nics {
     True,
     Times(f64),
     Absent,
 }
 
-/// What changes between measuring and placing.
+/// The change between measuring and placing.
 enum After {
     Nothing,
     Drift,
@@ -47,16 +47,16 @@ pub(super) struct Draft {
     hosts: Vec<usize>,
     /// Leaf (with rails: unit) of every host.
     leaf_of: Vec<u16>,
-    /// Hosts of a pod.
+    /// Number of hosts in a pod.
     pod_hosts: usize,
     rails: bool,
     leaf_loss: Range<f64>,
     pod_loss: Range<f64>,
-    /// Of leaves and of pods.
+    /// Oversubscription of leaves and of pods.
     oversubscription: [f64; 2],
-    /// Host, port and what is left of its rate.
+    /// Host, port and the remaining share of its rate.
     slow: Vec<(usize, usize, f64)>,
-    /// Does the file name the tiers?
+    /// True if the file names the tiers.
     told: bool,
     file_nics: Nics,
     noise: f64,
@@ -89,7 +89,7 @@ impl Draft {
         }
     }
 
-    /// Hosts of these types behind one switch; `hosts` holds the type of each.
+    /// Hosts of these types behind one switch. `hosts`: for each host, the index of its type.
     pub(super) fn of(self, types: Vec<HostType>, hosts: Vec<usize>) -> Self {
         Draft { leaf_of: vec![0; hosts.len()], pod_hosts: hosts.len(), types, hosts, ..self }
     }
@@ -104,83 +104,83 @@ impl Draft {
         self.of(vec![type_of("dgx-a100"), h100()], (0..32).map(|h| h / 16).collect())
     }
 
-    /// H100 hosts behind leaves of `per_leaf` hosts; a flow over leaves loses a share in `loss`.
+    /// H100 hosts behind leaves of `per_leaf` hosts. A flow between leaves loses a share of its rate drawn from `loss`.
     pub(super) fn leaves(self, hosts: usize, per_leaf: usize, loss: Range<f64>) -> Self {
         self.flat(hosts).leaf_of((0..hosts).map(|h| (h / per_leaf) as u16), loss)
     }
 
-    /// The leaf of every host.
+    /// Sets the leaf of every host.
     pub(super) fn leaf_of(self, leaf_of: impl Iterator<Item = u16>, loss: Range<f64>) -> Self {
         Draft { leaf_of: leaf_of.collect(), leaf_loss: loss, ..self }
     }
 
-    /// Pods of `hosts` hosts above the leaves.
+    /// Adds pods of `hosts` hosts above the leaves.
     pub(super) fn pods(self, hosts: usize, loss: Range<f64>) -> Self {
         Draft { pod_hosts: hosts, pod_loss: loss, ..self }
     }
 
-    /// Every leaf becomes a unit with a switch for every rail.
+    /// Replaces every leaf by a unit with one switch for each rail.
     pub(super) fn rails(self) -> Self {
         Draft { rails: true, ..self }
     }
 
-    /// Rates below the leaves and the pods over those above.
+    /// Sets the ratio of the total rate below to the total rate above, for leaves and for pods.
     pub(super) fn oversubscribed(self, leaves: f64, pods: f64) -> Self {
         Draft { oversubscription: [leaves, pods], ..self }
     }
 
-    /// Leaves these ports the share `left` of their rate.
+    /// Reduces the rate of these ports to the share `left`.
     pub(super) fn slow_ports(mut self, hosts: Range<usize>, ports: Range<usize>, left: f64) -> Self {
         self.slow.extend(hosts.flat_map(|h| ports.clone().map(move |p| (h, p, left))));
         self
     }
 
-    /// The cluster file names no tiers.
+    /// Omits the tiers from the cluster file.
     pub(super) fn untold(self) -> Self {
         Draft { told: false, ..self }
     }
 
-    /// What the cluster file says of the NICs.
+    /// Sets the NICs in the cluster file.
     pub(super) fn in_the_file(self, file_nics: Nics) -> Self {
         Draft { file_nics, ..self }
     }
 
-    /// Relative noise of a reading over hosts, and the share of readings that are interrupted.
+    /// Sets the relative noise of a reading over several hosts, and the share of interrupted readings.
     pub(super) fn readings(self, noise: f64, outliers: f64) -> Self {
         Draft { noise, outliers, ..self }
     }
 
-    /// Size of the collective.
+    /// Sets the size of the collective.
     pub(super) fn size(self, size: Bytes) -> Self {
         Draft { size, ..self }
     }
 
-    /// Rates and losses change between measuring and placing.
+    /// Changes rates and losses between measuring and placing.
     pub(super) fn drifts(self) -> Self {
         Draft { after: After::Drift, ..self }
     }
 
-    /// The hosts that are there when readings are taken and when jobs are placed.
+    /// Sets the hosts that exist during measuring and during placing.
     pub(super) fn with_hosts(self, measured: Vec<usize>, placed: Vec<usize>) -> Self {
         Draft { after: After::Hosts { measured, placed }, ..self }
     }
 
-    /// Other jobs run on the GPUs that are not free.
+    /// Runs other jobs on the GPUs that are not free.
     pub(super) fn contended(self) -> Self {
         Draft { contended: true, ..self }
     }
 
-    /// A number in `range`; `purpose` makes it one of its own.
+    /// Draws a number in `range`. Different values of `purpose` give independent numbers.
     pub(super) fn between(&self, purpose: u64, range: Range<f64>) -> f64 {
         range.start + (range.end - range.start) * self.key.with(purpose).uniform()
     }
 
-    /// A number below `below`.
+    /// Draws a number below `below`.
     pub(super) fn lot(&self, purpose: u64, below: usize) -> usize {
         (self.key.with(1000 + purpose).uniform() * below as f64) as usize
     }
 
-    /// `count` different numbers, ascending.
+    /// Draws `count` different numbers, ascending.
     pub(super) fn lots(&self, below: usize, count: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..below).collect();
         all.sort_by_key(|i| self.key.with(2000 + *i as u64).uniform().to_bits());
@@ -199,7 +199,7 @@ impl Draft {
         }
     }
 
-    /// Number of units of hosts below one leaf (with rails: one set of leaves).
+    /// Number of sets of hosts below one leaf (with rails: below one set of leaves).
     fn units(&self) -> usize {
         self.leaf_of.iter().max().map_or(1, |m| usize::from(*m) + 1)
     }
@@ -242,7 +242,7 @@ impl Draft {
             Switch { above, up_gb_per_s: below / over, keeps: (1.0 - lost) * (1.0 / traffic).min(1.0) }
         };
         let leaves = (0..units * rails).map(|i| {
-            // The rails of one unit meet in one spine, and lose alike.
+            // The rails of one unit meet in one spine and have the same loss.
             let loss = i / rails;
             switch(5000, loss, above[i], below.0[i], &self.leaf_loss, self.oversubscription[0])
         });
@@ -250,14 +250,14 @@ impl Draft {
         Network::new(nodes, leaves.collect(), pods.collect())
     }
 
-    /// The switch above every host by level, where there is more than one on it.
+    /// By level, the switch above every host; only levels with more than one switch.
     fn switches(&self) -> Vec<Vec<u32>> {
         let leaves: Vec<u32> = self.leaf_of.iter().map(|l| u32::from(*l)).collect();
         let pods = (0..self.hosts.len()).map(|h| (h / self.pod_hosts.max(1)) as u32).collect();
         [leaves, pods].into_iter().filter(|l: &Vec<u32>| l.iter().any(|s| *s != l[0])).collect()
     }
 
-    /// What the cluster file says of the hosts.
+    /// The hosts of the cluster file.
     fn file(&self) -> Cluster {
         let mut c = self.healthy();
         for t in &mut c.types {
@@ -272,7 +272,7 @@ impl Draft {
         c
     }
 
-    /// The tiers that the cluster file names, for some of the hosts.
+    /// The tiers in the cluster file, for some of the hosts.
     fn tiers(&self, hosts: &[usize]) -> Result<Vec<Tier>, String> {
         if !self.told {
             return Ok(Vec::new());
@@ -338,7 +338,7 @@ pub(super) fn h100() -> HostType {
     type_of("hgx-h100")
 }
 
-/// The NIC that a GPU uses: its own where there is one for each, else the nearest.
+/// The NIC that a GPU uses: its own if every GPU has one, else the nearest.
 fn port_of(t: &HostType, gpu: usize) -> u8 {
     if t.nics.len() == t.gpu_count() { gpu as u8 } else { t.nearest_nics(gpu).trailing_zeros().min(31) as u8 }
 }

@@ -1,9 +1,10 @@
-//! Truths that look like sites: 16 to 128 hosts behind switches, rails and defects, in another form than linkwise's physics. Simulated.
+//! Truths that resemble sites: 16 to 128 hosts behind switches, rails and defects, in another form than linkwise's
+//! physics. Simulated.
 //!
-//! A [`Site`] is hardware of its own and a cluster file that tells as much of it as such a file can. Its bandwidth follows from the loads that
-//! simulated rings and trees put on an explicit switch graph (`network`), times an irregularity of every split. [`draw`] makes one of
-//! [`KINDS`] from a seed: as it is when it is measured, and as it is when jobs are placed on it. [`search`] finds the best allocations that the
-//! truth knows.
+//! A [`Site`] has simulated hardware and a cluster file that describes the hardware as far as such a file can. Its
+//! bandwidth follows from the loads that simulated rings and trees put on an explicit switch graph (`network`), times
+//! an irregularity of every split. [`draw`] makes a site of one of the [`KINDS`] from a seed, in two states: when it is
+//! measured, and when jobs are placed. [`search`] finds the best allocations by the truth.
 
 mod draft;
 mod kinds;
@@ -20,12 +21,12 @@ use network::Network;
 use std::sync::Arc;
 use topology::Allocation;
 
-/// Deviation of the logarithm that every split over switches has of its own, and that these very hosts add to it; 2 % together.
+/// Standard deviation of the log factor of a split over switches. With the factor of the exact hosts the total is 2 %.
 const SPLIT_IRREGULARITY: f64 = 0.018;
 const HOSTS_IRREGULARITY: f64 = 0.0087;
-/// Deviation of one reading inside of a host.
+/// Standard deviation of one reading inside a host.
 const NOISE_INSIDE: f64 = 0.01;
-/// What an interrupted reading shows of the bandwidth.
+/// Share of the bandwidth that an interrupted reading shows.
 const OUTLIER: std::ops::Range<f64> = 0.3..0.8;
 
 /// A site at one time.
@@ -34,7 +35,7 @@ pub struct Site {
     about: About,
     intra: Arc<Intra>,
     network: Network,
-    /// Hosts of `network`, as the hosts that `intra` and the irregularity are drawn for.
+    /// For every host of `network`, the index of the host that `intra` and the irregularity are drawn for.
     drawn: Vec<u32>,
     seed: u64,
     noise: f64,
@@ -45,34 +46,34 @@ pub struct Site {
 
 /// A site when it is measured and when jobs are placed.
 pub struct Drawn {
-    /// What readings are taken of.
+    /// The site on which readings are taken.
     pub measured: Site,
-    /// What choices are judged on. The same, unless the kind says that hardware or hosts change.
+    /// The site on which choices are judged. It equals `measured`, unless hardware or hosts of the kind change.
     pub placed: Site,
-    /// Do other jobs run on the GPUs that are not free?
+    /// True if other jobs run on the GPUs that are not free.
     pub contended: bool,
 }
 
 impl Site {
-    /// By level from the hosts up: the number of the switch above every host. What an operator knows, even where the cluster file cannot say
-    /// it. Empty where one switch joins all.
+    /// By level from the hosts up: the number of the switch above every host. An operator knows these numbers, also if
+    /// the cluster file cannot express them. Empty if one switch connects all hosts.
     pub fn switches(&self) -> &[Vec<u32>] {
         &self.switches
     }
 
-    /// The same site beside running jobs on these GPUs.
+    /// The same site with running jobs on these GPUs.
     pub fn among(&self, jobs: &[Allocation]) -> Site {
         let of = |a: &Allocation| self.smooth_gb_per_s(a).unwrap_or(0.0);
         let jobs: Vec<(Parts, f64)> = jobs.iter().map(|a| (a.parts(), of(a))).collect();
         Site { network: self.network.among(&jobs), ..self.clone() }
     }
 
-    /// What a benchmark reads at the given repetition: noise, and now and then an interruption.
+    /// The reading of a benchmark at the given repetition: the bandwidth with noise, and rarely an interruption.
     pub fn reading(&self, allocation: &Allocation, repetition: u64) -> Option<f64> {
         let v = self.busbw_gb_per_s(allocation)?;
         let key = Keyed::new(self.seed, 0x51_7e5).with(repetition).parts(allocation.parts());
         let v = v * (self.noise(allocation.host_count()) * key.normal()).exp();
-        // Inside of a host nobody else interrupts.
+        // A reading inside one host has no interruption, because no other job uses its links.
         let interrupted = allocation.host_count() > 1 && key.with(77).uniform() < self.outliers;
         Some(if interrupted { v * (OUTLIER.start + (OUTLIER.end - OUTLIER.start) * key.with(78).uniform()) } else { v })
     }
@@ -92,7 +93,8 @@ impl Site {
         }
     }
 
-    /// The factor of a split: the counts below every switch, whichever hosts, and a smaller one of these very hosts.
+    /// The factor of a split: one for the counts below every switch, which does not depend on the hosts, and a smaller
+    /// one for the exact hosts.
     fn irregularity(&self, parts: Parts) -> f64 {
         let hash = |k: Keyed| k.uniform().to_bits();
         let mut leaves: Vec<(u16, u64)> = Vec::with_capacity(parts.len());
@@ -123,7 +125,7 @@ impl Truth for Site {
             [] => return None,
             _ => self.smooth(parts),
         };
-        // The irregularity of a host's own table is measured subset by subset.
+        // Models know the irregularity inside a host, because every subset is measured.
         let with = parts.len() > 1 && irregularity == Irregularity::With;
         Some(if with { smooth * self.irregularity(parts) } else { smooth })
     }

@@ -1,23 +1,24 @@
 //! A switch graph, and the bandwidth that simulated rings and trees get on it.
 //!
-//! Hosts have ports (NICs) at leaf switches, leaves hang below pods, pods below one core. A collective runs as channels: channel `c` uses on every
-//! host the port of its `c`-th chosen GPU (in turn where there are fewer). Of every channel a ring over the hosts by id and a double binary
-//! tree are laid, and what each puts on every port and uplink is added up. The time per byte is a p-norm of all loads over rates, so that no
-//! single link decides alone: `(sum over hosts (port^6 + inside^6)^(24/6) + sum over uplinks load^24)^(1/24)`.
+//! Hosts have ports (NICs) at leaf switches, leaves are below pods, pods below one core. A collective runs as channels:
+//! channel `c` uses on every host the port of its `c`-th chosen GPU (in turn if there are fewer GPUs). For every
+//! channel a ring over the hosts by id and a double binary tree are laid, and their loads on every port and uplink are
+//! added up. The time per byte is a p-norm of all loads over rates, so that no single link decides alone: `(sum over
+//! hosts (port^6 + inside^6)^(24/6) + sum over uplinks load^24)^(1/24)`.
 //!
-//! Time of a message: a ring pays a floor per step that overlaps with the bytes, a tree pays per level. Two hosts use the tree; more the
-//! algorithm that is faster at the nominal rate of their ports, as NCCL decides without knowledge of the switches.
-//! O(hosts x channels) per allocation, about 3 microseconds for 40 hosts.
+//! Time of a message: a ring pays a minimum time per step, which overlaps with the bytes; a tree pays per level. Two
+//! hosts use the tree. More hosts use the algorithm that is faster at the nominal rate of their ports, because NCCL
+//! decides without knowledge of the switches. O(hosts x channels) per allocation, about 3 microseconds for 40 hosts.
 
 use crate::intra::Intra;
 use crate::truth::Parts;
 use topology::{GpuMask, HostId};
 
-/// Channels where hosts give different numbers of GPUs; else as many as GPUs per host.
+/// Number of channels if hosts give different numbers of GPUs; otherwise the number of GPUs per host.
 const CHANNELS: usize = 48;
-/// Most ports and most GPUs of a host.
+/// Maximum number of ports, and of GPUs, of a host.
 pub(crate) const PORTS_MAX: usize = 8;
-/// What every further GPU on one port costs.
+/// Loss for every further GPU on one port.
 const CROWDING: f64 = 0.03;
 /// Share of the links' bandwidth that a tree over three and more hosts gets, relative to a ring.
 const TREE_SHARE: f64 = 0.80;
@@ -36,7 +37,7 @@ const START_S: f64 = 20e-6;
 /// A NIC at its switch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Port {
-    /// What it carries in one direction, GB/s.
+    /// Its rate in one direction, GB/s.
     pub gb_per_s: f64,
     /// Its leaf switch.
     pub leaf: u16,
@@ -45,7 +46,7 @@ pub(crate) struct Port {
 /// A host.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// The number of its type.
+    /// The index of its type.
     pub make: u64,
     pub ports: Vec<Port>,
     /// The port of every GPU.
@@ -57,7 +58,7 @@ pub(crate) struct Node {
 pub(crate) struct Switch {
     /// The switch above it.
     pub above: u16,
-    /// All its links upwards together, one direction, GB/s.
+    /// Total rate of its uplinks in one direction, GB/s.
     pub up_gb_per_s: f64,
     /// Share of its rate that a flow keeps on its way through the switch above (collisions of hashed flows, other traffic).
     pub keeps: f64,
@@ -87,7 +88,7 @@ impl Network {
         Network { nodes, leaves, pods, trees }
     }
 
-    /// Only these hosts, in this order.
+    /// The network of these hosts only, in this order.
     pub(crate) fn of_hosts(&self, hosts: &[usize]) -> Self {
         let nodes = hosts.iter().map(|h| self.nodes[*h].clone()).collect();
         Network::new(nodes, self.leaves.clone(), self.pods.clone())
@@ -175,7 +176,7 @@ impl Network {
         for &(p, c) in &self.trees[parts.len()] {
             let (p, q) = (usize::from(p), usize::from(c));
             for c in 0..channels {
-                // What goes up comes down: loads out of a port are those into it.
+                // Flows are symmetric: the loads out of a port equal the loads into it.
                 let (a, b) = (port[p * channels + c], port[q * channels + c]);
                 if a.1 == b.1 {
                     l.out[p][a.0] += share;
@@ -189,7 +190,7 @@ impl Network {
         l
     }
 
-    /// Seconds per GB of data of the busiest links, softly. `inside_of` weighs the links inside of hosts.
+    /// Soft maximum of the seconds per GB over the links. `inside_of` is the weight of the links inside hosts.
     fn slowness(&self, parts: Parts, l: &Loads, intra: &Intra, inside_of: f64) -> f64 {
         let mut sum = 0.0;
         for (i, (h, m)) in parts.iter().enumerate() {
@@ -234,15 +235,15 @@ impl Network {
         gb * factor / seconds
     }
 
-    /// Bus bandwidth inside of one host, GB/s.
+    /// Bus bandwidth inside one host, GB/s.
     pub(crate) fn busbw_inside((h, m): (HostId, GpuMask), intra: &Intra, size_bytes: f64) -> f64 {
         let ranks = m.count() as f64;
         let bytes = size_bytes / 1e9 * 2.0 * (ranks - 1.0) / ranks;
         bytes / (START_S + bytes / intra.alone(h, m))
     }
 
-    /// What is left of every port and uplink beside running jobs, each of which uses the links of its rings at its own bandwidth (GB/s): the
-    /// rest of the rate, and at least a fair share.
+    /// The rate of every port and uplink that running jobs leave. Each job uses the links of its rings at its own
+    /// bandwidth (GB/s). What is left is the rest of the rate, and at least a fair share.
     pub(crate) fn among(&self, jobs: &[(Parts, f64)]) -> Network {
         let mut left = self.clone();
         let mut ports: Vec<Vec<(f64, f64)>> = self.nodes.iter().map(|n| vec![(0.0, 0.0); n.ports.len()]).collect();
@@ -271,15 +272,16 @@ impl Network {
     }
 }
 
-/// Edges (parent, child) of NCCL's double binary tree: a balanced tree in which odd places are leaves, and its mirror image (even numbers) or the
-/// same moved by one (odd numbers), so that a host is a leaf in one of the two.
+/// Edges (parent, child) of NCCL's double binary tree: a balanced tree in which odd places are leaves, and its mirror
+/// image (even numbers) or the same tree moved by one (odd numbers), so that a host is a leaf in one of the two.
 fn double_tree(n: usize) -> Vec<(u16, u16)> {
     if n < 2 {
         return Vec::new();
     }
     let mut edges = Vec::new();
     for at in 1..n {
-        // The lowest set bit of a place says its level; the parent has the next higher one set, as far as there is such a place.
+        // The lowest set bit of a place gives its level. The parent has the next higher bit set, if there is such a
+        // place.
         let bit = 1usize << at.trailing_zeros();
         let up = (at ^ bit) | (bit << 1);
         let parent = if up >= n { at ^ bit } else { up };

@@ -1,32 +1,33 @@
-//! The best allocations that a search with the truth finds: what choices are measured against.
+//! The best allocations that a search with the truth finds. Choices are compared with them.
 //!
-//! Starts: every switch of every level and the whole site, every number of GPUs per host, several orders of hosts and of GPUs, and the choices of
-//! all methods. From the best of them it climbs: a host or a leaf exchanged, a GPU moved, a host emptied, a rail exchanged; first by the smooth
-//! bandwidth, then by the real one. Deterministic; nothing proves that its best is the optimum.
+//! The search starts from every switch of every level and the whole site, with every number of GPUs per host and
+//! several orders of hosts and GPUs, and from the choices of all methods. From the best starts it climbs: it exchanges
+//! a host or a leaf, moves a GPU, empties a host, exchanges a rail; first by the smooth bandwidth, then by the real
+//! one. It is deterministic. Its result is not proven to be the optimum.
 
 use super::Site;
 use crate::truth::{Irregularity, Parts};
 use std::collections::HashSet;
 use topology::{Allocation, GpuMask, HostId};
 
-/// Starts from which it climbs.
+/// Number of starts from which the search climbs.
 const CLIMBS: usize = 12;
-/// Starts with one number of hosts.
+/// Number of starts with the same number of hosts.
 const ALIKE_MAX: usize = 3;
-/// Moves tried in a row without a gain after which a climb ends, and most of one climb.
+/// Number of moves without a gain after which a climb ends, and the maximum number of moves of one climb.
 const FRUITLESS_MAX: usize = 400;
 const MOVES_MAX: usize = 4_000;
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The largest bandwidth of all that was looked at, GB/s.
+    /// The largest bandwidth found, GB/s.
     pub best_gb_per_s: f64,
-    /// GPUs that get it.
+    /// The GPUs with this bandwidth.
     pub best: Allocation,
-    /// The choice of somebody who knows everything but the irregularity of single splits.
+    /// The best choice of a method that knows everything except the irregularity of single splits.
     pub smooth: Allocation,
-    /// Allocations looked at.
+    /// Number of allocations evaluated.
     pub looked_at: usize,
 }
 
@@ -43,7 +44,8 @@ struct Climber<'a> {
     looked_at: usize,
 }
 
-/// Searches for `k` of the free GPUs, `choices` among the starts. O(milliseconds) for 16 hosts, some tenths of a second for 128.
+/// Searches for `k` of the free GPUs; `choices` are additional starts. Takes milliseconds for 16 hosts, some tenths of
+/// a second for 128.
 pub fn search(site: &Site, free: &Allocation, k: usize, choices: &[Allocation], seed: u64) -> Option<Found> {
     if k < 2 || free.gpu_count() < k {
         return None;
@@ -66,7 +68,7 @@ pub fn search(site: &Site, free: &Allocation, k: usize, choices: &[Allocation], 
     starts.retain(|s| known.insert(s.clone()));
     let mut judged: Vec<(f64, Hosts)> = starts.into_iter().map(|s| (c.look(&s).0, s)).collect();
     judged.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    // Of every number of hosts the best few starts: those with the same hosts climb to the same place.
+    // For every number of hosts only the best few starts are used: starts with the same hosts reach the same result.
     let mut of_size = vec![0; site.about.cluster.hosts.len() + 1];
     let mut few = |s: &Hosts| {
         of_size[s.len()] += 1;
@@ -112,12 +114,12 @@ impl Climber<'_> {
         ((u128::from(x ^ (x >> 31)) * n as u128) >> 64) as usize
     }
 
-    /// `count` of a host's GPUs in an order of GPUs.
+    /// `count` of a host's free GPUs, in the order of `order`.
     fn take(free: GpuMask, count: usize, order: &[usize]) -> GpuMask {
         GpuMask::from_indices(order.iter().copied().filter(|g| free.contains(*g)).take(count))
     }
 
-    /// The `count` free GPUs of one host with most bandwidth inside; of equals the first.
+    /// The `count` free GPUs of one host with the highest bandwidth inside; among equals the first.
     fn best_inside(&self, host: HostId, count: usize) -> GpuMask {
         let mut best = (f64::NEG_INFINITY, GpuMask::EMPTY);
         for m in self.free_of[host.index()].subsets().filter(|m| m.count() == count) {
@@ -138,7 +140,7 @@ impl Climber<'_> {
             }
         }
         let gpus = site.network.nodes.iter().map(|n| n.port_of_gpu.len()).max().unwrap_or(1);
-        // Orders of GPUs: as they are numbered, backwards, the fastest rails of the site first.
+        // Orders of GPUs: ascending, descending, and by the rate of the site's rails, fastest first.
         let rate = |h: usize, g: usize| {
             let node = &site.network.nodes[h];
             node.port_of_gpu.get(g).map_or(0.0, |p| node.ports[*p as usize].gb_per_s)
@@ -173,7 +175,8 @@ impl Climber<'_> {
         out
     }
 
-    /// At most `most` GPUs on each of the fewest hosts, evenly; the fastest hosts first, or those of the leaves with most of them.
+    /// At most `most` GPUs on each of the fewest hosts, evenly. The fastest hosts come first, or the hosts of the
+    /// leaves with the most of them.
     fn even(&self, domain: &[usize], k: usize, most: usize, order: &[usize], by_leaf: bool) -> Option<Hosts> {
         let hosts = k.div_ceil(most);
         let (base, more) = (k / hosts, k % hosts);
@@ -224,7 +227,7 @@ impl Climber<'_> {
         at
     }
 
-    /// A random neighbour with the same number of GPUs; none where the drawn move does not fit.
+    /// A random neighbour with the same number of GPUs; `None` if the drawn move does not fit.
     fn neighbour(&mut self, at: &Hosts) -> Option<Hosts> {
         let i = self.below(at.len());
         let mut next = match self.below(10) {
@@ -240,7 +243,7 @@ impl Climber<'_> {
         (next != *at).then_some(next)
     }
 
-    /// Free GPUs of a host that `at` does not use.
+    /// The free GPUs of a host that `at` does not use.
     fn unused(&self, at: &Hosts, host: HostId) -> GpuMask {
         self.free_of[host.index()].minus(at.iter().find(|p| p.0 == host).map_or(GpuMask::EMPTY, |p| p.1))
     }
@@ -254,7 +257,7 @@ impl Climber<'_> {
         self.site.network.nodes[host.index()].ports.first().map_or(0, |p| p.leaf)
     }
 
-    /// Another host in the place of host `i`, with the same GPUs where they are free.
+    /// Replaces host `i` by another host, with the same GPUs if they are free.
     fn on_another_host(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let (mut next, mask) = (at.clone(), at[i].1);
         let other = self.free_host();
@@ -265,7 +268,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// Another GPU of host `i`.
+    /// Replaces a GPU of host `i` by another one.
     fn with_another_gpu(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let (mut next, (host, mask)) = (at.clone(), at[i]);
         let left = self.unused(at, host);
@@ -277,7 +280,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// One rail of host `i` for another on all hosts that can.
+    /// Replaces a rail of host `i` by another one, on all hosts where it is free.
     fn on_another_rail(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let (mut next, (host, mask)) = (at.clone(), at[i]);
         let a = mask.iter().nth(self.below(mask.count()))?;
@@ -290,7 +293,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// A GPU less on host `i` and one more on a host that takes part, or on a new one.
+    /// Moves a GPU from host `i` to another host of the allocation or to a new host.
     fn with_a_gpu_moved(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let (mut next, (host, mask)) = (at.clone(), at[i]);
         let other = self.free_host();
@@ -308,7 +311,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// Host `i` emptied onto the others.
+    /// Moves all GPUs of host `i` to the other hosts.
     fn without_a_host(&self, at: &Hosts, i: usize) -> Option<Hosts> {
         if at.len() < 2 {
             return None;
@@ -324,7 +327,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// All hosts of the leaf of host `i` moved below another leaf.
+    /// Moves all hosts of the leaf of host `i` to another leaf.
     fn below_another_leaf(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let mut next = at.clone();
         let from = self.leaf(at[i].0);
@@ -340,7 +343,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// `count` of `free`, those of `mask` first.
+    /// `count` of `free`, first those of `mask`.
     fn like(&self, mask: GpuMask, count: usize, free: GpuMask) -> Option<GpuMask> {
         if free.count() < count {
             return None;

@@ -5,21 +5,21 @@ use console::Failure;
 
 /// AUTO's mean time in the made-up environments, microseconds.
 const AUTO_US: f64 = 1_000.0;
-/// AUTO's mean time with two modes, microseconds: that of the published reward log.
+/// AUTO's mean time with two modes, microseconds, as in the published reward log.
 const TWO_MODES_US: f64 = 202_500.0;
 
-/// An environment with a name and a line about it.
+/// An environment with a name and a description.
 pub struct Entry {
     /// Description.
     pub about: String,
     /// The environment.
     pub spec: Spec,
-    /// Levels are made up; otherwise they, or raw readings, were published. Calls are drawn, so simulated, in either case.
+    /// True if the levels are made up; otherwise they, or raw readings, were published. Calls are always simulated.
     pub is_made_up: bool,
 }
 
 impl Entry {
-    /// Where the levels come from, in a word.
+    /// The origin of the levels, as a word.
     pub fn levels(&self) -> &'static str {
         if self.is_made_up { "made up" } else { "published" }
     }
@@ -72,8 +72,8 @@ pub fn simulated() -> Vec<Entry> {
         let means_us = vec![1_000.0, 800.0, 1_400.0, 1_300.0];
         Spec { is_shuffled: false, overlap: Some(Overlap { means_us, phase_calls: 50, is_told }), ..four() }
     };
-    add("overlap", "the best arm is another during computation, in phases of 50 calls; policies are told", flip(true));
-    add("overlap-untold", "the same, and policies must find out", flip(false));
+    add("overlap", "computation changes the best arm, in phases of 50 calls; policies get the phase", flip(true));
+    add("overlap-untold", "the same, and policies must infer the phase", flip(false));
     let worse = targets::in_use_worsens(&calm, AUTO_US, "", 1_400).swap_remove(0);
     add("worse", "CV 10 %, at call 600 the arm in use takes 1.3 times as long", worse);
     add(
@@ -82,6 +82,6 @@ pub fn simulated() -> Vec<Entry> {
         targets::unused_improves(&calm, AUTO_US, ""),
     );
     let moved = Spec { change: Some((600, Change::OtherNodes)), ..four() };
-    add("preempted", "cv10, at call 600 the job moves: levels are dealt anew, AUTO included", moved);
+    add("preempted", "cv10, at call 600 the job moves: levels are shuffled again, AUTO included", moved);
     out
 }

@@ -1,7 +1,7 @@
 //! Published measurements as environments.
 //!
-//! Where a table has one median or mean per arm, that is the arm's truth and the noise round it is assumed, and said to be. Where
-//! it has raw readings of an arm, those are drawn with replacement.
+//! If a table has one median or mean per arm, that value is the arm's true mean; the noise around it is assumed, and
+//! the output says so. If a table has raw readings of an arm, the readings are drawn with replacement.
 
 use super::catalog::Entry;
 use ::trial::{Noise, Overlap, Spec};
@@ -12,11 +12,11 @@ use lab_kit::published::{data_folder, data_folder_of_tests};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Rows that are read of one table, at most.
+/// Maximum number of rows read from one table.
 const ROWS_MAX: usize = 100_000;
-/// Largest file that is read, bytes.
+/// Largest accepted file, bytes.
 const FILE_BYTES_MAX: usize = 16 << 20;
-/// The noise that is assumed round published means, coefficient of variation.
+/// Assumed noise around published means, coefficient of variation.
 pub const ASSUMED_CV: f64 = 0.05;
 /// Calls of one phase of overlap.
 const PHASE_CALLS: u64 = 50;
@@ -25,7 +25,7 @@ const PHASE_CALLS: u64 = 50;
 pub struct RewardLog {
     /// The ten exploration readings of each arm, in the order of first appearance.
     pub explored: Vec<(Arm, Vec<f64>)>,
-    /// The readings after the choice: one and the same arm.
+    /// The readings after the choice, all of the same arm.
     pub exploited: Vec<f64>,
 }
 
@@ -34,7 +34,7 @@ fn folder(name: &str) -> Option<PathBuf> {
     data.map(|d| d.join(name)).filter(|d| d.exists())
 }
 
-/// Reads it; `None` where the file is not there.
+/// Reads the reward log; `None` if the file does not exist.
 pub fn reward_log() -> Result<Option<RewardLog>, Failure> {
     let Some(path) = folder("bandit/rewards_2x4_64MB.csv") else { return Ok(None) };
     let mut out = RewardLog { explored: Vec::new(), exploited: Vec::new() };
@@ -59,12 +59,12 @@ pub fn reward_log() -> Result<Option<RewardLog>, Failure> {
     Ok(Some(out))
 }
 
-/// The shape of the exploitation readings; `None` where the log is not there.
+/// The shape of the exploitation readings; `None` if there is no log.
 pub fn bandit_log() -> Result<Option<Noise>, Failure> {
     Ok(reward_log()?.map(|log| Noise::Resampled(log.exploited.into())))
 }
 
-/// Reads the A100 sweep; `None` where the file is not there.
+/// Reads the A100 sweep; `None` if the file does not exist.
 pub fn a100_sweep() -> Result<Option<Sweep>, Failure> {
     let Some(path) = folder("bandit/a100_1x8_overlap.json") else { return Ok(None) };
     let text = files::read_text(&path, FILE_BYTES_MAX)?;
@@ -109,7 +109,7 @@ pub fn l40s() -> Result<Option<L40s>, Failure> {
     Ok(Some(out))
 }
 
-/// One mean per arm; `None` where an arm has no reading at that size.
+/// One mean per arm; `None` if an arm has no reading at that size.
 fn l40s_means(table: &L40s, arms: &[(&str, &str, &str)], compute: &str, size: u64) -> Option<(Vec<Arm>, Vec<f64>)> {
     let mean = |a: &str, p: &str| {
         let readings = table.get(&(a.into(), p.into(), compute.into()))?.get(&size)?;
@@ -126,7 +126,7 @@ fn entry(name: String, about: String, arms: Vec<Arm>, means_us: Vec<f64>, noise:
     Entry { about, spec, is_made_up: false }
 }
 
-/// All environments that the data folder has; none where it is not there.
+/// All environments from the data folder; none if there is no folder.
 pub fn environments() -> Result<Vec<Entry>, Failure> {
     let mut out = Vec::new();
     if let Some(log) = reward_log()? {
@@ -159,7 +159,7 @@ fn log_environments(log: &RewardLog) -> Vec<Entry> {
     };
     vec![
         explored,
-        level("log-null", "shape of the log's 200 exploitation readings; all arms alike", [1.0; 3]),
+        level("log-null", "shape of the log's 200 exploitation readings; all arms equal", [1.0; 3]),
         level(
             "log-better",
             "shape of the log's 200 exploitation readings; one arm 30 % better (levels made up)",
@@ -233,7 +233,7 @@ mod tests {
             );
             return;
         };
-        // What the published code's own arithmetic gives: quartiles are the sorted values at n/4 and 3n/4.
+        // The arithmetic of the published code: quartiles are the sorted values at n/4 and 3n/4.
         let trimmed: Vec<f64> = log.explored.iter().map(|(_, v)| ::stats::iqr_trimmed_mean(v)).collect();
         for (ours, published) in trimmed.iter().zip([297.3, 244.1, 207.3, 169.7]) {
             assert!((ours - published).abs() < 0.05, "{ours} {published}");
@@ -250,9 +250,9 @@ mod tests {
     }
 
     #[test]
-    fn published_tuning_data_become_sound_environments() {
+    fn published_tuning_data_give_valid_environments() {
         if data_folder_of_tests().is_none_or(|d| !d.join("bandit").is_dir()) {
-            eprintln!("SKIP published_tuning_data_become_sound_environments: no data folder (set LINKWISE_DATA)");
+            eprintln!("SKIP published_tuning_data_give_valid_environments: no data folder (set LINKWISE_DATA)");
             return;
         }
         let all = environments().unwrap();

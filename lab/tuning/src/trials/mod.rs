@@ -10,16 +10,16 @@ use ::tune::{Objective, PolicyOptions};
 use console::Failure;
 use rayon::prelude::*;
 
-/// Runs of one parallel piece: pieces are merged in order, so that sums do not depend on the number of threads.
+/// Runs of one parallel batch. Batches are merged in order, so that sums do not depend on the number of threads.
 const RUNS_PER_PIECE: u64 = 20;
-/// Pieces that are played before they are merged: what waits for its turn is curves of up to 100,000 calls, 2.4 MB each.
+/// Batches that are played before they are merged. Until then they hold curves of up to 100,000 calls, 2.4 MB each.
 const PIECES_AT_ONCE: u64 = 64;
-/// The most runs of one environment.
+/// Maximum number of runs of one environment.
 pub const RUNS_MAX: u64 = 1_000_000;
-/// Most runs over all environments and policies; each keeps about 250 bytes.
+/// Maximum number of runs over all environments and policies; each uses about 250 bytes.
 const RUNS_IN_ALL_MAX: u64 = 10_000_000;
 
-/// How policies are tried.
+/// Settings of a trial.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Runs of each environment, one seed each.
@@ -28,23 +28,24 @@ pub struct Settings {
     pub seed: u64,
     /// Ranks of each run.
     pub ranks: u32,
-    /// What policies make small.
+    /// The quantity that policies minimise.
     pub objective: Objective,
 }
 
-/// The size of the calls of every environment, for policies that ask: below the size from which the gates are stricter.
+/// Size of the calls of every environment, for policies that use it. It is below the size from which the gates are
+/// stricter.
 const SIZE: u64 = 16 << 20;
 /// Readings of each arm of an offline profile: the paper's 50.
 const PROFILE_READINGS: u64 = 50;
 
-/// What `profile` goes by: every arm measured alone on the nodes of the run's beginning.
+/// The profile of policy `profile`: every arm measured alone on the nodes of the run's start.
 fn offline(spec: &Spec, seed: u64) -> Profile {
     let readings = Simulated::new(spec, seed).offline_us(PROFILE_READINGS);
     let (line, _) = Profile::line(&spec.arms, &readings, SIZE);
     Profile { arms: spec.arms.clone(), lines: vec![line] }
 }
 
-/// Refuses what would not fit into memory.
+/// Refuses work that would not fit into memory.
 pub fn check_work(environments: usize, policies: usize, settings: &Settings) -> Result<(), Failure> {
     let all = (environments as u64).saturating_mul(policies as u64).saturating_mul(settings.runs);
     if all <= RUNS_IN_ALL_MAX {
@@ -101,7 +102,7 @@ mod tests {
     use ::trial::Noise;
 
     #[test]
-    fn every_run_counts_once_and_in_the_order_of_seeds_however_many_there_are() {
+    fn any_number_of_runs_counts_once_each_and_in_the_order_of_seeds() {
         let spec = Spec { calls: 3, ..Spec::new("x", 1_000.0, &[0.7], Noise::LogNormal { cv: 0.1 }) };
         let settings = |runs, seed| Settings { runs, seed, ranks: 1, objective: Objective::Time };
         let runs = RUNS_PER_PIECE * PIECES_AT_ONCE + 33;

@@ -1,4 +1,4 @@
-//! What the bandit paper prints and nothing else is known of: its Tables 2 and 3. Facts of the paper, quoted.
+//! Numbers that only the bandit paper contains: its Tables 2 and 3, quoted.
 
 use super::catalog::Entry;
 use super::data::size_name;
@@ -14,7 +14,7 @@ pub struct Table2 {
     pub size_bytes: u64,
     /// Alone: best configuration, ms, AUTO's gap in %.
     pub alone: Winner,
-    /// Beside computation.
+    /// During computation.
     pub overlapped: Winner,
 }
 
@@ -30,7 +30,7 @@ pub const TABLE_2: [Table2; 6] = [
     Table2 { size_bytes: 256 << 20, alone: (TS, 675.5, 0.5), overlapped: ("TREE/LL128", 678.1, 0.0) },
 ];
 
-/// The one time of another arm that the text of section 3.2 gives: Ring/Simple, 64 MB, alone, ms.
+/// The only time of another arm in the text of section 3.2: Ring/Simple, 64 MB, alone, ms.
 pub const RING_SIMPLE_64MB_MS: f64 = 337.0;
 
 /// One line of Table 1: best configuration and AUTO's gap in %, alone and during computation, and whether the paper marks a flip.
@@ -39,7 +39,7 @@ pub struct Table1 {
     pub size_bytes: u64,
     /// Alone.
     pub alone: Winner,
-    /// Beside computation.
+    /// During computation.
     pub overlapped: Winner,
     /// Marked as a flip.
     pub is_flip: bool,
@@ -84,13 +84,14 @@ pub const TABLE_3: [Table3; 4] = [
     Table3 { topology: "2x4", size_bytes: 256 << 20, auto_ms: 749.1, bandit_ms: 749.2, improvement_percent: 0.0 },
 ];
 
-/// AUTO's run with the logged one (2x4, 64 MB), as its repository sums it up: calls, median, mean, standard deviation in ms.
+/// AUTO's run next to the logged one (2x4, 64 MB), from the summary in its repository: calls, median, mean, standard
+/// deviation in ms.
 pub const AUTO_RUN: (u32, f64, f64, f64) = (240, 287.3, 252.5, 132.9);
 
-/// The noise that is assumed round the paper's medians.
+/// Assumed noise around the paper's medians.
 pub const ASSUMED_CV: f64 = 0.10;
 
-/// Tables 2 and 3 as environments. Arms whose times the paper does not print are missing, and the environment says so.
+/// Tables 2 and 3 as environments. Arms whose times the paper does not print are missing, and the description says so.
 pub fn environments() -> Vec<Entry> {
     let noise = Noise::LogNormal { cv: ASSUMED_CV };
     let mut out = Vec::new();
@@ -98,7 +99,8 @@ pub fn environments() -> Vec<Entry> {
         let auto_us = |(_, ms, gap): (&str, f64, f64)| 1e3 * ms * (1.0 + gap / 100.0);
         let best: Vec<&str> = [line.alone.0, line.overlapped.0].into_iter().filter(|n| *n != "AUTO").collect();
         let Some(arm) = best.first().and_then(|n| n.parse::<Arm>().ok()) else { continue };
-        // Where the printed best is another arm, this one's time is not printed: AUTO's is the lowest that it can have.
+        // If the printed best arm is another one, this arm's time is not printed. AUTO's time is the lowest possible
+        // value.
         let level = |l: (&str, f64, f64)| if l.0 == arm.to_string() { 1e3 * l.1 } else { auto_us(l) };
         let mut arms = vec![arm];
         let mut alone = vec![level(line.alone)];
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_tables_agree_with_themselves() {
+    fn the_papers_tables_are_consistent() {
         for line in &TABLE_3 {
             let improvement = 100.0 * (1.0 - line.bandit_ms / line.auto_ms);
             assert!((improvement - line.improvement_percent).abs() < 0.1, "{} {improvement}", line.topology);
