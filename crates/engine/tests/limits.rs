@@ -89,14 +89,18 @@ fn readings_of_thousands_of_gpus_are_answered_alike_and_listed_page_by_page() {
 }
 
 #[test]
-fn after_a_reading_of_zero_bandwidth_every_prediction_is_a_finite_number() {
+fn a_reading_of_zero_bandwidth_is_refused_and_after_one_near_zero_every_prediction_is_a_finite_number() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
     let gpus = || Some(vec!["n0:0".to_owned(), "n1:0".into()]);
-    let stuck = ReadingIn::new(Collective::AllReduce, Some(SIZE), 0.0);
-    let request = ObserveRequest { job: "stuck".into(), gpus: gpus(), readings: vec![stuck], ..Default::default() };
-    e.observe(&request, 1.0).unwrap();
+    let of = |busbw_gb_per_s: f64| {
+        let stuck = ReadingIn::new(Collective::AllReduce, Some(SIZE), busbw_gb_per_s);
+        ObserveRequest { job: "stuck".into(), gpus: gpus(), readings: vec![stuck], ..Default::default() }
+    };
+    let refused = e.observe(&of(0.0), 1.0).unwrap_err();
+    assert!(refused.to_string().contains("0 GB/s cannot be recorded"), "{refused}");
+    e.observe(&of(1e-9), 1.0).unwrap();
     let explained = engine::ExplainRequest { gpus: gpus(), ..Default::default() };
     let v = e.explain(&explained).unwrap().expected;
     assert!(v.predicted_busbw_gb_per_s.is_finite() && v.std_gb_per_s.is_finite(), "{v:?}");

@@ -139,7 +139,7 @@ fn jobs_of_the_state_are_the_contention_and_a_committed_name_is_taken() {
     let again = json(d, &args);
     assert_eq!((&again["gpus"], &again["committed"]["repeated"]), (&v["gpus"], &Value::Bool(true)));
     let larger = ["place", "--state", "s", "--model", "m.json", "--gpus", "9", "--commit", "new"];
-    assert!(refused(d, &larger, 1).contains("job `new` holds"));
+    assert!(refused(d, &larger, 1).contains("job `new` already holds"));
     let now = json(d, &["cluster", "show", "--state", "s", "--format", "json"]);
     assert_eq!(now["jobs"].as_array().map(Vec::len), Some(2));
     let e = refused(d, &["place", "--cluster", "het-ra", "--state", "s", "--model", "m.json", "--gpus", "8"], 2);

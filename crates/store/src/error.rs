@@ -35,7 +35,7 @@ pub enum StoreError {
         known: i64,
     },
     /// The store belongs to another cluster.
-    #[error("the store {} is of another cluster{}: {difference}. Use another --store, or name the cluster it was made for", .path.display(), two_names(.stored, .given))]
+    #[error("the store {} belongs to another cluster{}: {difference}. Use another --store, or name the cluster it was made for", .path.display(), two_names(.stored, .given))]
     OtherCluster {
         /// The file.
         path: PathBuf,
@@ -87,11 +87,7 @@ pub enum StoreError {
 
 /// The names of two clusters where they differ; where they do not, the difference that follows tells the two apart.
 pub(crate) fn two_names(stored: &str, given: &str) -> String {
-    if stored == given {
-        format!(" of the same name (`{given}`)")
-    } else {
-        format!(" (`{stored}`, given is `{given}`)")
-    }
+    if stored == given { format!(" of the same name (`{given}`)") } else { format!(" (`{stored}`, given: `{given}`)") }
 }
 
 impl StoreError {

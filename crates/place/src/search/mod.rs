@@ -30,8 +30,8 @@ pub use registry::{BuildSearch, Registry, SearchEntry, SearchNameTaken};
 pub trait Search: Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
-    /// Does an answer by this search leave the simple rule only for a gain beyond the slack ([`crate::policy`])? Searches that stand for
-    /// somebody else's choice do not.
+    /// True if an answer by this search leaves the simple rule only for a gain beyond the slack ([`crate::policy`]). Searches that stand
+    /// for another scheduler's choice do not keep to it.
     fn keeps_to_rule(&self) -> bool {
         false
     }

@@ -49,7 +49,7 @@ pub enum StateError {
         known: i64,
     },
     /// The state belongs to another cluster.
-    #[error("the state {} is of another cluster{}: {difference}", .path.display(), crate::error::two_names(.stored, .given))]
+    #[error("the state {} belongs to another cluster{}: {difference}", .path.display(), crate::error::two_names(.stored, .given))]
     OtherCluster {
         /// The file.
         path: PathBuf,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Touches idle GPUs only. Without --idle a real backend asks each host (nvidia-smi), and with --launcher srun Slurm, before the first
-run; after every run it asks the run's hosts again and drops the reading if somebody else uses them. --state leaves out the GPUs of jobs.
+run; after every run it asks the run's hosts again and drops the reading if another process uses them. --state leaves out the GPUs of jobs.
 A host of which a part is in use is left out. Inside a Slurm job the GPUs of that job are the idle ones.
 
 Examples:
@@ -19,7 +19,7 @@ Examples:
     linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --dry-run
     linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --store site.db
 
-  The same on named GPUs, without asking anybody
+  The same on named GPUs, without asking hosts or Slurm
     linkwise measure ... --idle 'n[0-7]'
 
   At most ten GPU-hours, with fewer samples if necessary
@@ -70,7 +70,7 @@ pub struct Args {
     /// Idle GPUs ('n[0-3]:[0-7]', n0:1, whole hosts n2) or a file that lists them; only these are used [default: those that the hosts, Slurm and the state say are idle]
     #[arg(long, value_name = "LIST|FILE")]
     pub idle: Option<String>,
-    /// All GPUs that are not drained are idle; nobody is asked
+    /// All GPUs that are not drained are idle; hosts and Slurm are not asked
     #[arg(long, conflicts_with = "idle")]
     pub all_idle: bool,
     /// State file: GPUs that a job holds, and drained ones, are not used

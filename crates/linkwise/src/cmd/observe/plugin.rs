@@ -100,7 +100,7 @@ impl Traces {
                 let kind = (collective, line.size_bytes, line.arm, line.channels);
                 let entry = self.calls.entry(id).or_insert_with(|| (kind, Call { ranks: 0, least_us: f64::INFINITY }));
                 entry.1.ranks += 1;
-                entry.1.least_us = entry.1.least_us.min(us); // the rank that came last waited for nobody
+                entry.1.least_us = entry.1.least_us.min(us); // the rank that starts last does not wait
             }
             _ => {}
         }

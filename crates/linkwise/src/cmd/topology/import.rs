@@ -305,7 +305,7 @@ fn apply(a: &Import, t: &mut HostType, site: &Site) -> Result<Option<NetworkClas
     Ok(class)
 }
 
-/// An NCCL file written by hand or by a cloud has no NVLinks, whatever the host has: without the GPU's model nobody knows.
+/// An NCCL file written by hand or by a cloud has no NVLinks, whatever the host has. Without the GPU's model its links are unknown.
 fn refuse_unknown_links(t: &HostType, site: &Site) -> Result<(), Failure> {
     let [only] = &site.hosts[..] else { return Ok(()) };
     let cannot_tell = only.reading.notes.iter().any(|n| n.starts_with(read::nccl_xml::NO_GPU_ELEMENTS));
