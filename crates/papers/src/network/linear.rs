@@ -6,8 +6,8 @@
 //! do not vary.
 
 use super::tokens::Scale;
+use linalg::LowerTriangular;
 use predict::HostShare;
-use predict::linalg::LowerTriangular;
 use serde::{Deserialize, Serialize};
 
 /// Number of features.

@@ -1,7 +1,7 @@
 //! The negative log posterior of hyperparameters and its gradient, and the fit that minimises it.
 
 use super::{GpPoint, Hyperparameters, JITTER, LASTING, NOISE_SD, host_overlap, matern, weighted_squares};
-use crate::linalg::{LowerTriangular, dot};
+use linalg::{LowerTriangular, dot};
 
 /// What the likelihood returns where the kernel matrix is not positive definite.
 const DEGENERATE: f64 = 1e9;
@@ -75,7 +75,7 @@ impl Likelihood {
         let mut bounds = vec![(-2.0, 5.0); d];
         bounds.extend([(-3.0, 3.0), (self.ln_noise_min, LN_NOISE.1), (-5.0, 2.0), (-6.0, 0.5)]);
         let mut f = |t: &[f64], g: &mut [f64]| self.evaluate(t, g);
-        let effort = crate::lbfgs::minimise(&mut f, &mut theta, &bounds, evaluations_max);
+        let effort = linalg::minimise(&mut f, &mut theta, &bounds, evaluations_max);
         let hyper = Hyperparameters {
             ln_length: theta[..d].to_vec(),
             ln_smooth: theta[d],

@@ -14,8 +14,8 @@ mod likelihood;
 mod outliers;
 mod update;
 
-use crate::linalg::{LowerTriangular, dot, exp_neg};
 use likelihood::Likelihood;
+use linalg::{LowerTriangular, dot, exp_neg};
 use outliers::{ABSURD_SDS, MARKS_MAX, NOISE_FACTOR_MAX, OUTLIER_SDS};
 use serde::{Deserialize, Serialize};
 pub(crate) use update::Instead;

@@ -1,0 +1,8 @@
+//! Linear algebra and minimisation of small problems.
+#![forbid(unsafe_code)]
+
+mod lbfgs;
+mod triangular;
+
+pub use lbfgs::{Effort, minimise};
+pub use triangular::{LowerTriangular, dot, exp_neg};
