@@ -40,6 +40,12 @@ const OFFSET_LOW: f64 = -0.05;
 const STARTS: [f64; 4] = [0.5, 0.7, 0.85, 0.95];
 /// What a part costs, besides the logarithm of the number of parts of its kind: `-ln` of the probability that a site has one.
 const PRICE: f64 = 5.0;
+/// A reading that a part slows by so much (of the logarithm) shows it.
+const RAISED: f64 = 0.02;
+/// Two parts on different hosts that explain this share of the same readings are rivals if their gains differ by less than [`UNTOLD`].
+const SAME_READINGS: f64 = 0.6;
+/// See [`SAME_READINGS`].
+const UNTOLD: f64 = 3.0;
 /// A part must pay without so many readings.
 const WITHOUT: usize = 2;
 
@@ -77,6 +83,28 @@ struct Suspect {
     price: f64,
 }
 
+/// A part that explains readings.
+struct Explanation {
+    /// Cost that it saves, less its price.
+    gain: f64,
+    suspect: Suspect,
+    factor: f64,
+    with: Explained,
+    /// The readings that it slows.
+    slowed: Vec<u32>,
+}
+
+impl Explanation {
+    /// True if this part on other hosts explains most of the same readings about as well, or better: the readings do not tell the two apart.
+    fn rivals(&self, other: &Explanation) -> bool {
+        let host = |n: &(HostId, u32)| n.0;
+        let elsewhere = !self.suspect.nics.iter().map(host).any(|h| other.suspect.nics.iter().any(|n| n.0 == h));
+        let common = self.slowed.iter().filter(|i| other.slowed.binary_search(i).is_ok()).count();
+        let most = common as f64 >= SAME_READINGS * other.slowed.len() as f64;
+        elsewhere && most && self.gain > other.gain - UNTOLD
+    }
+}
+
 /// The slow parts of a cluster at these rates, that which explains most first. Deterministic.
 pub(crate) fn find(
     site: &RatedCluster,
@@ -96,7 +124,7 @@ pub(crate) fn find(
     while found.len() < FOUND_MAX {
         let Some((suspect, factor, next)) = search.best(&now, &explained) else { break };
         slow_down(&mut now.cluster, &suspect.nics, factor);
-        let slowed = |i: &&u32| next.residuals[**i as usize] - explained.residuals[**i as usize] > 0.02;
+        let slowed = |i: &&u32| next.residuals[**i as usize] - explained.residuals[**i as usize] > RAISED;
         let readings = suspect.touched.iter().filter(slowed).count() as u32;
         match found.iter_mut().find(|f| f.part == suspect.part) {
             Some(again) => again.factor *= factor,
@@ -212,15 +240,20 @@ impl<'a> Search<'a> {
             .collect();
         coarse.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.part.cmp(&b.1.part)));
         coarse.truncate(CLOSELY);
-        let mut best: Option<(f64, Suspect, f64, Explained)> = None;
+        let mut close: Vec<Explanation> = Vec::new();
         for (_, suspect) in coarse {
             let Some((factor, with)) = self.best_factor(&mut work, &suspect, now) else { continue };
             let gain = now.cost - with.cost - suspect.price;
-            if gain > best.as_ref().map_or(0.0, |b| b.0) && self.pays_without_some(now, &with, suspect.price) {
-                best = Some((gain, suspect, factor, with));
+            if gain > 0.0 && self.pays_without_some(now, &with, suspect.price) {
+                let raised = |i: &u32| with.residuals[*i as usize] - now.residuals[*i as usize] > RAISED;
+                let slowed = suspect.touched.iter().copied().filter(raised).collect();
+                close.push(Explanation { gain, suspect, factor, with, slowed });
             }
         }
-        best.map(|(_, suspect, factor, with)| (suspect, factor, with))
+        close.sort_by(|a, b| b.gain.total_cmp(&a.gain));
+        let clear = (0..close.len()).find(|i| close.iter().all(|other| !other.rivals(&close[*i])))?;
+        let found = close.swap_remove(clear);
+        Some((found.suspect, found.factor, found.with))
     }
 
     fn best_factor(&self, work: &mut Cluster, suspect: &Suspect, now: &Explained) -> Option<(f64, Explained)> {
