@@ -137,8 +137,8 @@ fn wrong(seen: &[Value], status: ExitStatus, off: bool) -> Vec<String> {
             says("changed a cost table in mode off");
         }
     }
-    // If an interface breaks a rule, the check program also exits with an error. That error is reported only if no rule
-    // names it.
+    // The check program also fails if a rule is broken. Its status is reported only if a signal ended it or no rule
+    // above explains it.
     if !status.success() && (status.code().is_none() || all.is_empty()) {
         all.push(format!("the program that drove it ended early: {status}"));
     }
