@@ -50,7 +50,7 @@ pub fn store(path: &Path, cluster: &Cluster) -> Result<Store, Failure> {
     Ok(noted(Store::open(path, cluster).or_failure()?))
 }
 
-/// Opens the store like [`store`], or creates a missing one.
+/// Opens the store like [`store()`], or creates a missing one.
 pub fn store_or_new(path: &Path, cluster: &Cluster) -> Result<Store, Failure> {
     Ok(noted(Store::create(path, cluster).or_failure()?))
 }

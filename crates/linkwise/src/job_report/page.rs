@@ -5,7 +5,6 @@ use super::text::{notes, summary, tables};
 use ::report;
 use console::Failure;
 
-/// The report as an HTML page.
 pub fn html(report: &JobReport) -> Result<String, Failure> {
     let mut sections: Vec<report::Section> = tables(report)
         .into_iter()

@@ -150,7 +150,7 @@ pub fn times(report: &JobReport) -> Cells {
     })
 }
 
-/// Sentences about the job, its cost and missing data.
+/// One sentence about the run: processes, mode, policy, epochs, steps and calls lost.
 pub fn summary(report: &JobReport) -> String {
     let Some(p) = report.processes.first() else { return "no process with the plugin".into() };
     let mut s = format!(

@@ -183,7 +183,7 @@ impl Case {
         })
     }
 
-    /// The communicator as the library built it: with the library's graphs and channels instead of the model's.
+    /// The communicator as the library built it: with its graphs and channels instead of the recorded ones.
     pub fn as_run(&self, report: &BenchReport) -> Result<Communicator, Failure> {
         let graphs: Vec<_> = report.nodes.iter().map(|n| n.graphs.clone()).collect();
         let (channels, nvls_channels) = (report.channels.coll, report.channels.nvls);
