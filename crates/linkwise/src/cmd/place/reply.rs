@@ -44,7 +44,7 @@ impl Reply<'_> {
         all
     }
 
-    /// Notes for people, printed next to the answer.
+    /// Notes printed next to the answer.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.answer.avoided.iter().map(avoided).collect();
         if let Some(c) = self.answer.committed.as_ref().filter(|c| c.repeated) {
