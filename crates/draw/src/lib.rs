@@ -1,4 +1,4 @@
-//! Drawings of a cluster: text for the terminal, SVG for everything else.
+//! Draws a cluster as text for the terminal and as SVG.
 
 #![forbid(unsafe_code)]
 

@@ -7,21 +7,21 @@ use topology::host::{HostType, Nic};
 use topology::list;
 use topology::switches::{Rails, Switches, Tier};
 
-/// Narrowest text, columns: the matrices of a host need this width.
+/// Minimum width of the text, columns: the matrices of a host need it.
 const WIDTH_MIN: usize = 60;
-/// Columns of the row name and of one cell of a matrix.
+/// Width of the row name and of one cell of a matrix, columns.
 const ROW_NAME: usize = 9;
 const CELL: usize = 5;
-/// Most degraded hosts that are listed one by one.
+/// Maximum number of degraded hosts listed.
 const HOSTS_LISTED_MAX: usize = 200;
 
-/// The cluster as text of 80 columns; see [`text_within`].
+/// The cluster as text in 80 columns; see [`text_within`].
 pub fn text(cluster: &Cluster) -> String {
     text_within(cluster, 80)
 }
 
 /// The cluster, its hosts, each distinct type, the network, and drained and degraded parts, in lines of at most `width`
-/// columns (60 at least). O(hosts + types).
+/// columns (at least 60). O(hosts + types).
 pub fn text_within(cluster: &Cluster, width: usize) -> String {
     let mut out = Page { out: String::new(), width: width.max(WIDTH_MIN) };
     let (all, usable) = (cluster.gpu_count(), cluster.usable().gpu_count());
@@ -46,7 +46,7 @@ struct Page {
 }
 
 impl Page {
-    /// A paragraph; later lines are indented by two more columns. A word longer than the line is cut into pieces.
+    /// Writes a paragraph. Later lines are indented by two more columns. A word longer than the line is split.
     fn line(&mut self, indent: usize, text: &str) {
         let (first, later) = (" ".repeat(indent), " ".repeat(indent + 2));
         let options = textwrap::Options::new(self.width)
@@ -68,7 +68,8 @@ impl Page {
         self.out.push('\n');
     }
 
-    /// A matrix with a row per GPU, cut into blocks of columns that fit the width; `tail` is the last cell of every row.
+    /// Writes a matrix with one row per GPU, in blocks of columns that fit the width; `tail` is the last cell of every
+    /// row.
     fn matrix(&mut self, cells: &[Vec<String>], tail_name: &str, tail: &[String]) {
         let n = cells.len();
         let per_block = ((self.width - ROW_NAME - tail_name.len() - 1) / CELL).max(1);
@@ -86,7 +87,7 @@ impl Page {
     }
 }
 
-/// A network class in words.
+/// The name of a network class.
 pub(crate) fn class(class: NetworkClass) -> &'static str {
     match class {
         NetworkClass::Infiniband => "InfiniBand with GPUDirect RDMA",
@@ -97,7 +98,7 @@ pub(crate) fn class(class: NetworkClass) -> &'static str {
     }
 }
 
-/// The switches of a tier in words.
+/// The switches of a tier, as text.
 pub(crate) fn switches(t: &Tier) -> String {
     match &t.switches {
         Switches::Regular { hosts_per_switch } => format!("{hosts_per_switch} hosts per switch"),
@@ -175,7 +176,7 @@ fn nic_summary(nics: &[Nic]) -> String {
     }
 }
 
-/// `400`, `14.0625`, `0.1`.
+/// A number with at most four digits after the point: `400`, `14.0625`, `0.1`.
 fn number(v: f64) -> String {
     let rounded = (v * 1e4).round() / 1e4;
     rounded.to_string()
@@ -218,7 +219,7 @@ fn host_type(out: &mut Page, t: &HostType) {
     }
 }
 
-/// `PIX GPU0, NODE GPU1-3, SYS GPU4-7`: nearest first.
+/// The GPUs of a NIC by kind of path, nearest first: `PIX GPU0, NODE GPU1-3, SYS GPU4-7`.
 fn reach(nic: &Nic) -> String {
     let mut kinds: Vec<_> = nic.gpu_paths.clone();
     kinds.sort();

@@ -1,7 +1,8 @@
-//! Files: reads with a size limit, writes that are all or nothing, locks that stay valid when a file is replaced.
+//! Reads files with a size limit, writes files all or nothing, and locks files that other processes may replace.
 //!
-//! Every reader of linkwise uses [`read_limited`] or [`read_text`], so no input fills the memory, not even a pipe. Every writer uses
-//! [`write_atomic`], so a killed process leaves either the old file or the new one. Permissions of written files follow the umask.
+//! Every reader of linkwise uses [`read_limited`] or [`read_text`], so that no input, not even a pipe, fills the
+//! memory. Every writer uses [`write_atomic`], so that a killed process leaves the old file or the new one. The umask
+//! sets the permissions of written files.
 
 mod lock;
 mod read;
@@ -13,15 +14,15 @@ pub use write::{copy_atomic, write_atomic};
 
 use std::path::PathBuf;
 
-/// Why a file could not be read or written. Every message names the file.
+/// Reason why a file could not be read or written. Every message names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// An error of the operating system.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
-        /// A verb: `read`, `write`, `lock`.
+        /// The failed operation: `read`, `write`, `lock`.
         doing: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
@@ -32,22 +33,22 @@ pub enum FileError {
     /// The file is larger than the limit for its kind.
     #[error("cannot read {}: the file is larger than {}, the limit for its kind", path.display(), size(*size_max))]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The limit, bytes.
+        /// Limit, bytes.
         size_max: usize,
     },
     /// The file is not UTF-8 text.
     #[error("cannot read {}: it is not UTF-8 text (first bad byte at {valid_up_to})", path.display())]
     NotUtf8 {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Offset of the first byte that is not UTF-8.
         valid_up_to: usize,
     },
 }
 
-/// A limit in the largest binary unit that represents it exactly.
+/// A size in the largest binary unit that represents it exactly.
 fn size(bytes: usize) -> String {
     match bytes {
         b if b > 0 && b.is_multiple_of(1 << 20) => format!("{} MiB", b >> 20),

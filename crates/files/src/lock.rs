@@ -6,8 +6,8 @@ use std::path::Path;
 
 /// An exclusive lock on a file; dropping the value releases the lock.
 ///
-/// [`crate::write_atomic`] replaces the file under its name. A lock that was granted on a replaced file is released, and the new file is
-/// locked instead.
+/// [`crate::write_atomic`] may replace the file before the lock is granted. Then the lock on the old file is released,
+/// and the new file is locked.
 #[derive(Debug)]
 pub struct FileLock {
     _file: File,
@@ -17,7 +17,7 @@ impl FileLock {
     /// Blocks until no other process holds the lock.
     ///
     /// # Errors
-    /// The error of the operating system, also for a missing file.
+    /// An error of the operating system; a missing file is an error.
     pub fn acquire(path: &Path) -> Result<FileLock, FileError> {
         loop {
             let file = File::open(path).map_err(|e| FileError::Io { doing: "read", path: path.into(), source: e })?;

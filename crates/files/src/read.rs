@@ -1,13 +1,14 @@
-//! Reads with a limit.
+//! Reads files with a size limit.
 
 use crate::FileError;
 use std::io::Read;
 use std::path::Path;
 
-/// The bytes of a file of at most `size_max` bytes. A pipe has no known size: reading stops with an error at the limit. O(size).
+/// Reads a file of at most `size_max` bytes. A pipe has no known size: reading stops with an error at the limit.
+/// O(size).
 ///
 /// # Errors
-/// [`FileError::Folder`], [`FileError::TooLarge`], or the system's error.
+/// [`FileError::Folder`], [`FileError::TooLarge`], or an error of the operating system.
 pub fn read_limited(path: &Path, size_max: usize) -> Result<Vec<u8>, FileError> {
     let fail = |source| FileError::Io { doing: "read", path: path.into(), source };
     let meta = std::fs::metadata(path).map_err(fail)?;
@@ -27,7 +28,7 @@ pub fn read_limited(path: &Path, size_max: usize) -> Result<Vec<u8>, FileError> 
     Ok(bytes)
 }
 
-/// A UTF-8 text file of at most `size_max` bytes. O(size).
+/// Reads a UTF-8 text file of at most `size_max` bytes. O(size).
 ///
 /// # Errors
 /// Those of [`read_limited`], and [`FileError::NotUtf8`].

@@ -1,18 +1,18 @@
-//! Writes that are all or nothing.
+//! Writes files all or nothing.
 
 use crate::FileError;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Links that are followed before a path is given up, as in Linux.
+/// Maximum number of symbolic links followed in one path, as in Linux.
 const LINKS_MAX: usize = 40;
 
-/// Replaces a file in one step: the bytes go into a temporary file of the same folder, which is synced and renamed. The umask decides the
-/// permissions, as for any new file. A failure leaves the old file as it was. A link stays a link, and the file that it names is replaced.
-/// Devices and pipes (`/dev/null`, `/dev/stdout`) hold nothing to lose: they are written to and stay what they are.
+/// Replaces a file in one step: writes the bytes to a temporary file in the same folder, syncs it and renames it. The
+/// umask sets the permissions, as for any new file. A failure leaves the old file unchanged. A symbolic link stays, and
+/// its target is replaced. Devices and pipes (`/dev/null`, `/dev/stdout`) are written directly.
 ///
 /// # Errors
-/// [`FileError::Folder`], or the system's error with the name of `path`, not of the temporary file.
+/// [`FileError::Folder`], or an error of the operating system with the name of `path` instead of the temporary file.
 pub fn write_atomic(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), FileError> {
     replace(path, |file| file.write_all(bytes.as_ref()))
 }
@@ -20,7 +20,7 @@ pub fn write_atomic(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), FileErro
 /// Replaces `to` with a copy of `from`, in one step.
 ///
 /// # Errors
-/// Those of [`write_atomic`]; a source that cannot be read is named.
+/// Those of [`write_atomic`]; an error of reading names `from`.
 pub fn copy_atomic(from: &Path, to: &Path) -> Result<(), FileError> {
     let mut source =
         std::fs::File::open(from).map_err(|e| FileError::Io { doing: "read", path: from.into(), source: e })?;
@@ -38,7 +38,8 @@ fn replace(path: &Path, fill: impl FnOnce(&mut std::fs::File) -> std::io::Result
     }
 }
 
-/// The file that a path names through links, whether it exists or not; none for a device, a pipe or an open file of a process.
+/// The file that a path names after all symbolic links, existing or not; `None` for a device, a pipe or an open file of
+/// a process.
 fn file_behind(path: &Path) -> std::io::Result<Option<PathBuf>> {
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
         return Ok(None);
@@ -63,7 +64,7 @@ fn write_beside(
     }
     let fail = |source: std::io::Error| FileError::Io { doing: "write", path: path.into(), source };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // `tempfile` adds the temporary name to the error, which tells a user nothing: only the system's error is kept.
+    // `tempfile` adds the temporary name to the error. Users do not know that name, so only the system's error is kept.
     let refused = std::cell::Cell::new(None);
     let open = |temporary: &Path| {
         let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(temporary);

@@ -1,4 +1,5 @@
-//! What a host's files do not say outright: which NICs carry GPU traffic, NVLinks of boards that always have them, the class of the network.
+//! Facts that a host's files state only indirectly: NICs that carry GPU traffic, NVLinks of boards that always have
+//! them, class of the network.
 
 use crate::ports::RdmaPort;
 use topology::read::infer;
@@ -7,21 +8,22 @@ use topology::{Bandwidth, HostType, NetworkClass, Nic, PathKind, catalog, names}
 /// A NIC slower than this share of the fastest one is for storage or management.
 const SLOW_NIC: f64 = 0.5;
 
-/// Which NICs to keep.
+/// Selection of the NICs to keep.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum NicChoice {
-    /// Those next to a GPU, at the rate of the fastest.
+    /// The NICs next to a GPU, at the rate of the fastest.
     #[default]
     ByRule,
-    /// All of the file.
+    /// All NICs of the file.
     All,
-    /// Names, `mlx5_[0,3-9]`.
+    /// The NICs with these names, such as `mlx5_[0,3-9]`.
     Only(String),
-    /// By rule, without these.
+    /// Those of [`NicChoice::ByRule`] without the NICs with these names.
     Without(String),
 }
 
-/// Leaves out the NICs that carry no GPU traffic. The error names a NIC that the host lacks. Notes tell what was left out and why.
+/// Removes the NICs that carry no GPU traffic. Returns notes on each removal and its reason. The error names a NIC that
+/// the host lacks.
 pub fn choose_nics(t: &mut HostType, choice: &NicChoice) -> Result<Vec<String>, String> {
     let listed = |list: &str| -> Result<Vec<String>, String> {
         let wanted = names::hostlist::expand(list, 1024).map_err(|e| e.to_string())?;
@@ -71,7 +73,8 @@ fn by_rule(t: &mut HostType) -> Vec<String> {
     notes
 }
 
-/// Applies the ports of `ibstat`: rates, and NICs that are down or of the other link layer. Returns the class that the ports tell, and notes.
+/// Applies the ports of `ibstat`: sets rates, and removes NICs that are down or of the other link layer. Returns the
+/// class of the network according to the ports, and notes.
 pub fn apply_ports(t: &mut HostType, ports: &[RdmaPort]) -> (Option<NetworkClass>, Vec<String>) {
     let mut notes = Vec::new();
     let port = |n: &Nic| ports.iter().find(|p| p.device == n.name);
@@ -115,8 +118,9 @@ pub fn apply_ports(t: &mut HostType, ports: &[RdmaPort]) -> (Option<NetworkClass
     (class, notes)
 }
 
-/// The class of the network by the names that Linux gives RDMA devices: `ibp*` InfiniBand, `rocep*` RoCE, `rdmap*` and `efa*` EFA, `eth*`
-/// and `en*` plain Ethernet. `None` for names without a protocol (`mlx5_0`), and where names contradict each other.
+/// The class of the network according to the names of RDMA devices in Linux: `ibp*` InfiniBand, `rocep*` RoCE, `rdmap*`
+/// and `efa*` EFA, `eth*` and `en*` plain Ethernet. `None` if the names state no protocol (`mlx5_0`) or contradict each
+/// other.
 pub fn class_by_names(t: &HostType) -> Option<NetworkClass> {
     let of = |n: &Nic| {
         let name = n.name.to_ascii_lowercase();
@@ -133,7 +137,7 @@ pub fn class_by_names(t: &HostType) -> Option<NetworkClass> {
     t.nics.iter().all(|n| of(n) == Some(first)).then_some(first)
 }
 
-/// True for a GPU that is soldered to a board with NVLink. A name without a form (`H100`) means the SXM one, as in `infer`.
+/// True for a GPU soldered to a board with NVLink. A name without a form factor (`H100`) means SXM, as in `infer`.
 pub fn is_on_nvlink_board(gpu_model: &str) -> bool {
     let is_card = |name: &str| {
         name.split(|c: char| !c.is_ascii_alphanumeric())
@@ -144,14 +148,14 @@ pub fn is_on_nvlink_board(gpu_model: &str) -> bool {
     !is_card(gpu_model) && !is_card(known) && sxm.iter().any(|w| known.contains(w))
 }
 
-/// True for the trays of a rack in which all trays share NVLink (NVL72).
+/// True for GPUs of racks in which all trays share NVLink (NVL72).
 pub fn shares_nvlink_with_other_hosts(gpu_model: &str) -> bool {
     let name = gpu_model.to_ascii_uppercase();
     name.contains("GB200") || name.contains("GB300")
 }
 
-/// The NVLinks of a board whose file has none: of the catalog's board `named`, else of the only one that fits. Returns a note, or `None` where the
-/// file needs none. The error says what to give.
+/// Adds the NVLinks of a board whose file has none: those of the catalog's board `named`, or of the only catalog board
+/// that fits. Returns a note, or `None` if the file needs no addition. The error names the missing option.
 pub fn board(t: &mut HostType, named: Option<&str>) -> Result<Option<String>, String> {
     if t.nvlink.is_some() && named.is_none() {
         return Ok(None);
@@ -176,7 +180,7 @@ pub fn board(t: &mut HostType, named: Option<&str>) -> Result<Option<String>, St
         }
         None if n < 2 || !is_on_nvlink_board(&t.gpu_model) => return Ok(None),
         None => {
-            // Where switches join all GPUs, their order does not matter; other boards need the pairs.
+            // With switches between all GPUs, the order of GPUs does not matter; other boards need the exact pairs.
             let fits = |b: &HostType| {
                 b.gpu_count() == n
                     && b.nvlink.is_some_and(|l| l.switched)
@@ -211,7 +215,7 @@ pub fn board(t: &mut HostType, named: Option<&str>) -> Result<Option<String>, St
     Ok(Some(format!("NVLinks taken from `{}` of the catalog ({}), not from the file", from.name, from.gpu_model)))
 }
 
-/// The chip of a model: `A100` of `NVIDIA A100-SXM4-80GB`.
+/// The chip of a GPU model: `A100` for `NVIDIA A100-SXM4-80GB`.
 fn family(facts: infer::ModelFacts) -> String {
     let words = facts.name.split(|c: char| !c.is_ascii_alphanumeric());
     let is_chip =

@@ -1,11 +1,12 @@
-//! What a site's own files say, beyond one host's matrix of GPUs.
+//! Reads files of a site that describe more than the GPU matrix of one host.
 //!
-//! - [`switches`]: the switches above the hosts, from Slurm's `topology.conf` and `topology.yaml`, from `ibnetdiscover`, and from Topograph.
-//! - [`ports`]: `ibstat`, which tells InfiniBand from Ethernet and has the rate of each port.
-//! - [`host`]: which NICs carry GPU traffic, SXM boards whose file lacks the NVLinks, and the class of the network.
+//! - [`switches`]: the switches above the hosts, from Slurm's `topology.conf` and `topology.yaml`, `ibnetdiscover` and
+//!   Topograph.
+//! - [`ports`]: `ibstat`, which distinguishes InfiniBand from Ethernet and gives the rate of each port.
+//! - [`host`]: the NICs that carry GPU traffic, SXM boards whose file lacks the NVLinks, and the class of the network.
 //!
-//! Every inference becomes a note. A bad file gives one [`topology::ReadError`] with line, column and remedy. Readers have limits on size and
-//! number, and never panic.
+//! Every inference gives a note. A bad file gives one [`topology::ReadError`] with line, column and remedy. Readers
+//! limit sizes and counts, and never panic.
 
 #![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
 
@@ -28,7 +29,7 @@ pub enum SiteFile {
     Ibstat,
 }
 
-/// The kind of a text; `None` if it is none of these. Reads 2,000 lines at most.
+/// The kind of a text; `None` for an unknown kind. Reads at most 2,000 lines.
 pub fn detect(text: &str) -> Option<SiteFile> {
     let head = text.trim_start();
     if head.starts_with('{') {

@@ -3,22 +3,22 @@
 use topology::{NICS_PER_HOST_MAX, ReadError};
 
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// Most ports that are read.
+/// Maximum number of devices, with one port each.
 const PORTS_MAX: usize = 8 * NICS_PER_HOST_MAX;
 
 /// The first port of a device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RdmaPort {
-    /// `mlx5_0`.
+    /// Name of the device, such as `mlx5_0`.
     pub device: String,
     pub active: bool,
-    /// Gbit/s; 0 if not printed.
+    /// Rate in Gbit/s; 0 if not printed.
     pub rate_gbit_per_s: f64,
     /// `InfiniBand` or `Ethernet`.
     pub link_layer: String,
 }
 
-/// Reads `ibstat`. O(text).
+/// Reads the output of `ibstat`. O(text).
 pub fn read_ibstat(text: &str, file: &str) -> Result<Vec<RdmaPort>, ReadError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(topology::read::too_large(file, FILE_BYTES_MAX));

@@ -1,9 +1,9 @@
-//! The JSON of advice on NCCL's settings, the same in `nccl advise` and `place`.
+//! Advice on NCCL's settings as JSON, the same in `nccl advise` and `place`.
 
 use nccl_model::Advice;
 use serde_json::{Value, json};
 
-/// A setting with its gain and reason as JSON, for `nccl advise` and `place`.
+/// One setting with its gain and reason as JSON.
 pub fn advice_json(advice: &Advice) -> Value {
     json!({
         "settings": advice.settings.iter().map(|(k, v)| json!({"name": k, "value": v})).collect::<Vec<_>>(),

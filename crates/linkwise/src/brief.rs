@@ -1,39 +1,40 @@
-//! Figures and lists of GPUs in few words: three significant digits, and a few hosts of many.
+//! Short forms of bandwidths (three significant digits) and of lists of GPUs.
 
 use topology::{Allocation, Cluster};
 
-/// Longest list of GPUs that a sentence holds whole, characters: about two lines.
+/// Maximum length of a list of GPUs printed in full, characters: about two lines.
 const LIST_CHARS_MAX: usize = 120;
-/// Hosts that stand for a longer one.
+/// Number of hosts named when a list is longer than that.
 const HOSTS_NAMED: usize = 3;
 
-/// Digits after the point of a bandwidth in GB/s: one, and more where three significant digits need them.
+/// Digits after the point of a bandwidth in GB/s: one, or more if three significant digits need them.
 fn decimals(gb_per_s: f64) -> usize {
     let v = gb_per_s.abs();
     if (1e-9..10.0).contains(&v) { (2 - v.log10().floor() as i32).clamp(1, 12) as usize } else { 1 }
 }
 
-/// A bandwidth: `401.4`, `8.25`, `0.0473`.
+/// A bandwidth in GB/s: `401.4`, `8.25`, `0.0473`.
 pub fn gb(gb_per_s: f64) -> String {
     format!("{gb_per_s:.*}", decimals(gb_per_s))
 }
 
-/// A bandwidth and its standard deviation with as many digits: `0.0473 ± 0.0012`.
+/// A bandwidth and its standard deviation with equal digits after the point: `0.0473 ± 0.0012`.
 pub fn gb_with_std(gb_per_s: f64, std_gb_per_s: f64) -> String {
     format!("{} ± {}", gb(gb_per_s), std_of(gb_per_s, std_gb_per_s))
 }
 
-/// The standard deviation of a bandwidth, with as many digits as that.
+/// The standard deviation of a bandwidth, with the digits after the point that the bandwidth has.
 pub fn std_of(gb_per_s: f64, std_gb_per_s: f64) -> String {
     format!("{std_gb_per_s:.*}", decimals(gb_per_s))
 }
 
-/// GPUs of one host or of few as a list; of many, their number and their first hosts: `2500 GPUs on 313 hosts (n0000, n0001, n0002, ...)`.
+/// A short list of GPUs in full; for a longer list the number of GPUs and the first hosts: `2500 GPUs on 313 hosts
+/// (n0000, n0001, n0002, ...)`.
 pub fn gpus(cluster: &Cluster, a: &Allocation) -> String {
     gpus_within(cluster, a, LIST_CHARS_MAX)
 }
 
-/// The same, with the longest list that is shown whole.
+/// [`gpus`] with another maximum length of a list in full.
 pub fn gpus_within(cluster: &Cluster, a: &Allocation, chars_max: usize) -> String {
     let list = cluster.gpu_list(a);
     if list.chars().count() <= chars_max {
@@ -44,7 +45,7 @@ pub fn gpus_within(cluster: &Cluster, a: &Allocation, chars_max: usize) -> Strin
     format!("{} GPUs on {} hosts ({}{more})", a.gpu_count(), a.host_count(), first.join(", "))
 }
 
-/// What is said of a reading far above what the links of its GPUs allow.
+/// The message about a reading far above the bandwidth that the links of its GPUs allow.
 pub fn above_links(links_allow_gb_per_s: f64) -> String {
     format!(
         "that is more than the links allow ({} GB/s): is it in Gbit/s? or are the NIC rates in the cluster file too low?",

@@ -69,7 +69,8 @@ enum Command {
     },
 }
 
-/// Commands that judge linkwise and reproduce papers are in the second program: the old name, then the new one.
+/// Commands that moved to `linkwise-lab`, which evaluates linkwise and reproduces papers: the old name, then the new
+/// one.
 const MOVED: [(&[&str], &str); 8] = [
     (&["evaluate"], "evaluate"),
     (&["reproduce"], "reproduce"),
@@ -81,7 +82,7 @@ const MOVED: [(&[&str], &str); 8] = [
     (&["tune", "play"], "tune play"),
 ];
 
-/// The new name of a command that moved to `linkwise-lab`.
+/// The new name of a command in `linkwise-lab`.
 fn moved(args: &[String]) -> Option<&'static str> {
     let is = |old: &[&str]| args.len() >= old.len() && args.iter().zip(old).all(|(a, o)| a == o);
     MOVED.iter().find(|(old, _)| is(old)).map(|(_, new)| *new)
@@ -97,12 +98,12 @@ const NUMBERS: [fn() -> TypeId; 6] = [
     TypeId::of::<Bytes>,
 ];
 
-/// The argument is a number or a size.
+/// True if the argument is a number or a size.
 fn is_number(a: &clap::Arg) -> bool {
     NUMBERS.iter().any(|id| a.get_value_parser().type_id() == id())
 }
 
-/// The command whose numeric options take `-1` as their value, not as an option, so that their own parser says what is wrong.
+/// Lets numeric options take `-1` as a value instead of an option, so that their own parser writes the error.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|a| if is_number(&a) { a.allow_negative_numbers(true) } else { a });
     command.mut_subcommands(with_negative_numbers)
@@ -157,10 +158,10 @@ fn main() -> ExitCode {
     console::exit_code(result.map_err(in_lines))
 }
 
-/// A failure in lines that fit the terminal.
+/// A failure with its message wrapped to the terminal.
 fn in_lines(failure: Failure) -> Failure {
     let lines = |message: String| {
-        const START: &str = "error: "; // stands before the first line
+        const START: &str = "error: "; // printed before the first line
         if format!("{START}{message}").lines().all(|l| l.chars().count() <= console::text_width()) {
             return message;
         }
@@ -178,7 +179,7 @@ fn in_lines(failure: Failure) -> Failure {
 mod tests {
     use super::*;
 
-    /// The path and every argument with a value of a command and those below it.
+    /// The arguments with values of a command and its sub-commands, each with the path of its command.
     fn arguments(command: &clap::Command, path: &[String]) -> Vec<(Vec<String>, clap::Arg)> {
         let takes_a_value = |a: &&clap::Arg| a.get_action().takes_values();
         let mut out: Vec<_> =
@@ -189,7 +190,7 @@ mod tests {
         out
     }
 
-    /// What parsing says of one value of an argument, in lower case.
+    /// The error of the parser for one value of an argument, in lower case; `None` if the value is accepted.
     fn said_of(path: &[String], argument: &clap::Arg, value: &str) -> Option<String> {
         let option = argument.get_long().map(|long| format!("--{long}"));
         let words = path.iter().cloned().chain(option).chain([value.to_owned()]);

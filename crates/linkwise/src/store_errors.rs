@@ -1,10 +1,10 @@
-//! Errors of the engine, the store and the state as failures of a command.
+//! Converts errors of the engine, the store and the state to failures of a command.
 
 use console::Failure;
 use engine::{EngineError, ErrorKind};
 use store::{StateError, StoreError};
 
-/// A result whose error becomes a [`Failure`]: a refusal ends with exit code 1, bad input with 2.
+/// A result whose error converts to a [`Failure`]: a refusal gives exit code 1, bad input 2.
 pub trait OrFailure<T> {
     /// The value, or the failure.
     fn or_failure(self) -> Result<T, Failure>;

@@ -1,17 +1,17 @@
-//! The inside of a host type: NVLinks on top, then GPUs, PCIe switches, NICs and CPUs.
+//! Draws the inside of a host type: NVLinks on top, then GPUs, PCIe switches, NICs and CPUs.
 
 use super::place::{Levels, Place};
 use super::{MARGIN, Picture, WIDTH, cut};
 use std::fmt::Write;
 use topology::host::{HostType, PathKind};
 
-/// Height of the inside of a host type without title.
+/// Height of the inside of a host type without title, pixels.
 const INSIDE_HEIGHT: f64 = 240.0;
-/// Additional height for NVLinks.
+/// Additional height for NVLinks, pixels.
 const NVLINK_HEIGHT: f64 = 120.0;
 
 impl Picture {
-    /// One host type: NVLinks on top, GPUs, PCIe switches, NICs, CPUs at the bottom.
+    /// Draws one host type: NVLinks on top, then GPUs, PCIe switches, NICs and CPUs.
     pub(super) fn inside(&mut self, t: &HostType) {
         self.y += 14.0;
         let nvlink =

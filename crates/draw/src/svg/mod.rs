@@ -1,5 +1,5 @@
-//! A cluster as a self-contained SVG. The upper part shows the network with its switches and hosts, the lower part the
-//! inside of each host type: sockets, PCIe switches, GPUs, NVLinks, NICs.
+//! Draws a cluster as a self-contained SVG. The upper part shows the network with its switches and hosts, the lower
+//! part the inside of each host type: sockets, PCIe switches, GPUs, NVLinks, NICs.
 
 mod inside;
 mod overview;
@@ -9,11 +9,11 @@ use std::fmt::Write;
 use topology::cluster::Cluster;
 use topology::host::HostType;
 
-/// Width of the picture.
+/// Width of the picture, pixels.
 const WIDTH: f64 = 1100.0;
-/// Distance from the edges.
+/// Distance from the edges, pixels.
 const MARGIN: f64 = 20.0;
-/// Most host types drawn.
+/// Maximum number of host types drawn.
 const TYPES_DRAWN_MAX: usize = 16;
 
 const STYLE: &str = "text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}\
@@ -23,7 +23,7 @@ const STYLE: &str = "text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helveti
 .pcie{fill:#d9e2ec;stroke:#7b8794}.w{fill:#fff}.wire{stroke:#7b8794;stroke-width:1.5;fill:none}\
 .net{stroke:#2f80ed;fill:none}.nv{stroke:#4f7a00;fill:none}";
 
-/// Draws the cluster. Size of the text is O(hosts drawn + types x GPUs²).
+/// Draws the cluster. The SVG has O(hosts drawn + types x GPUs²) characters.
 pub fn svg(cluster: &Cluster) -> String {
     let mut p = Picture { out: String::new(), y: MARGIN };
     p.overview(cluster);
@@ -66,7 +66,7 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// At most `n` characters.
+/// The text shortened to at most `n` characters.
 fn cut(text: &str, n: usize) -> String {
     if text.chars().count() <= n {
         text.to_string()

@@ -1,14 +1,14 @@
-//! The network of a cluster: switches and hosts.
+//! Draws the network of a cluster: switches and hosts.
 
 use super::{MARGIN, Picture, WIDTH, cut};
 use topology::cluster::{Cluster, Host};
 use topology::host::HostType;
 
-/// Most hosts drawn one by one.
+/// Maximum number of hosts drawn.
 const HOSTS_DRAWN_MAX: usize = 64;
-/// Most hosts in a row.
+/// Maximum number of hosts in a row.
 const HOSTS_PER_ROW: usize = 8;
-/// Height of a host in the overview, and of a row with its switch and gap, pixels.
+/// Heights of a host in the overview, and of a row with its switch and gap, pixels.
 const HOST_HEIGHT: f64 = 92.0;
 const ROW_HEIGHT: f64 = 160.0;
 
@@ -18,7 +18,7 @@ struct Row {
     hosts: Vec<usize>,
 }
 
-/// The first `drawn` hosts, by leaf switch where there are any.
+/// The first `drawn` hosts in rows, by leaf switch if the network has leaf switches.
 fn rows(c: &Cluster, drawn: usize) -> Vec<Row> {
     if c.tiers().is_empty() {
         let all: Vec<usize> = (0..drawn).collect();
@@ -34,7 +34,7 @@ fn rows(c: &Cluster, drawn: usize) -> Vec<Row> {
 }
 
 impl Picture {
-    /// The network: a core switch (or the topmost tier), leaf switches where the network has that tier, hosts below.
+    /// Draws the network: a core switch (or the topmost tier), leaf switches if the network has that tier, hosts below.
     pub(super) fn overview(&mut self, c: &Cluster) {
         self.title(c);
         let drawn = c.hosts.len().min(HOSTS_DRAWN_MAX);
@@ -90,7 +90,7 @@ impl Picture {
         );
     }
 
-    /// Row `r` of the hosts, with the switch above them; `top` is the height at which the core switch is drawn.
+    /// Draws row `r` of the hosts with the switch above them; `top` is the height of the core switch.
     fn switch_row(&mut self, c: &Cluster, row: &Row, r: usize, top: f64) {
         let y = top + 28.0 + r as f64 * ROW_HEIGHT;
         let trunk = MARGIN + 10.0;

@@ -13,7 +13,7 @@ pub(super) struct Levels {
     pub(super) cpu: f64,
 }
 
-/// Positions of the devices of a host type, and which of them share PCIe switches. Devices are GPUs, then NICs.
+/// Positions of the devices of a host type, and the groups that share PCIe switches. Devices are GPUs, then NICs.
 pub(super) struct Place {
     pub(super) sockets: Vec<u8>,
     pub(super) spans: Vec<(f64, f64)>,
@@ -43,7 +43,8 @@ impl Place {
     }
 }
 
-/// Width of a GPU's slot, the span of every socket, and the centre of every GPU. A socket's width is proportional to its GPUs.
+/// Width of a GPU's slot, span of every socket, and centre of every GPU. A socket's width is proportional to its number
+/// of GPUs.
 fn gpu_positions(t: &HostType, sockets: &[u8]) -> (f64, Vec<(f64, f64)>, Vec<f64>) {
     let n = t.gpu_count();
     let gap = 24.0;
@@ -66,7 +67,8 @@ fn gpu_positions(t: &HostType, sockets: &[u8]) -> (f64, Vec<(f64, f64)>, Vec<f64
     (slot, spans, gpu_x)
 }
 
-/// Width of a NIC's slot and the centre of every NIC: spread evenly over their socket, in the order of their nearest GPUs.
+/// Centres of the NICs with the width of a slot: NICs are spread evenly over their socket, in the order of their
+/// nearest GPUs.
 fn nic_positions(t: &HostType, sockets: &[u8], slot: f64, spans: &[(f64, f64)], gpu_x: &[f64]) -> (f64, Vec<f64>) {
     let n = t.gpu_count();
     let m = t.nics.len();
@@ -93,7 +95,7 @@ fn nic_positions(t: &HostType, sockets: &[u8], slot: f64, spans: &[(f64, f64)], 
     (nic_slot, nic_x)
 }
 
-/// Groups of two or more devices that reach each other over these kinds of path. O(devices²).
+/// Groups of two or more devices connected by the kinds of path that `reach` accepts. O(devices²).
 fn groups(t: &HostType, reach: impl Fn(PathKind) -> bool) -> Vec<Vec<usize>> {
     let (n, m) = (t.gpu_count(), t.nics.len());
     let path = |a: usize, b: usize| match (a < n, b < n) {

@@ -1,4 +1,4 @@
-//! The output of `ibnetdiscover`: a block per switch, a line per port with what hangs on it.
+//! The output of `ibnetdiscover`: one block per switch, with one line per port and its peer.
 //!
 //! ```text
 //! Switch  65 "S-2c5eab0300b87b40"   # "MF0;LEAF-04:MQM9701/U1" enhanced port 0 lid 73 lmc 0
@@ -6,20 +6,20 @@
 //! [35]    "S-2c5eab0300c26280"[32]                    # "MF0;SPINE-02:MQM9701/U1" lid 236 4xNDR
 //! ```
 //!
-//! A switch with hosts is a leaf. Leaves that share hosts are one group: the rails of these hosts, if each device is on a switch of its own.
-//! The switches one step further up join groups to larger ones, and so on. Oversubscription is the bandwidth of the cables: hosts of a group
-//! over its uplinks.
+//! A switch with hosts is a leaf. Leaves that share hosts form one group: the rails of these hosts, if each device is
+//! on a switch of its own. The switches one step further up join groups into larger ones, and so on. Oversubscription
+//! is a ratio of cable bandwidth: the hosts of a group over its uplinks.
 
 use super::{FILE_BYTES_MAX, SWITCHES_MAX, TIERS_MAX, WiredSwitch, WiredTier, Wiring, sort_hosts, tier_name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use topology::{HOSTS_MAX, NetworkClass, Rails, ReadError};
 
 const RERUN: &str = "run `ibnetdiscover` on a host of the fabric and keep its whole output";
-/// Share of the ports that must be on the rail of their device.
+/// Minimum share of ports on the rail of their device.
 const ON_RAIL_MIN: f64 = 0.9;
 
 struct Port<'t> {
-    /// `H-...` or `S-...` of the other end.
+    /// Id of the other end: `H-...` or `S-...`.
     peer: &'t str,
     description: &'t str,
     gbit_per_s: f64,
@@ -39,7 +39,8 @@ struct Attached<'t> {
     gbit_per_s: f64,
 }
 
-/// Reads the fabric. `only`: the hosts of the cluster; without it hosts with few ports are taken for storage and management. O(text).
+/// Reads the fabric. `only`: the hosts of the cluster; without it, hosts with few ports count as storage and
+/// management. O(text).
 pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<Wiring, ReadError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(topology::read::too_large(file, FILE_BYTES_MAX));
@@ -90,11 +91,11 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
         });
         out
     };
-    // Upwards, level by level.
+    // Join groups upwards, level by level.
     let index: HashMap<&str, usize> = switches.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
     let mut level: BTreeSet<usize> = leaves.clone();
     let mut seen = leaves.clone();
-    // Ports that name no host are most often those of hosts, too.
+    // Most ports without a host name belong to hosts.
     let counts = |p: &Port<'_>| is_host_port(p) && host_of(p).is_none_or(|(h, _)| compute.contains(h));
     let host_gbit = |s: usize| -> f64 { switches[s].ports.iter().filter(|p| counts(p)).map(|p| p.gbit_per_s).sum() };
     let mut down: BTreeMap<usize, f64> = BTreeMap::new();
@@ -179,7 +180,7 @@ fn is_host_port(p: &Port<'_>) -> bool {
     p.peer.starts_with("H-") && !p.description.contains("Aggregation Node")
 }
 
-/// The blocks of switches. Other blocks (`Ca`, `Rt`) repeat what these have.
+/// The blocks of switches. Other blocks (`Ca`, `Rt`) only repeat their data.
 fn switches<'t>(text: &'t str, file: &str) -> Result<Vec<Switch<'t>>, ReadError> {
     let mut out: Vec<Switch<'t>> = Vec::new();
     let mut index: HashMap<&str, usize> = HashMap::new();
@@ -222,7 +223,7 @@ fn short(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// `MF0;NAME:MODEL/U1`, or the whole description, or the id.
+/// The name in `MF0;NAME:MODEL/U1`, or the whole description, or the id.
 fn switch_name<'t>(description: &'t str, id: &'t str) -> &'t str {
     let name = description.split_once(';').map_or(description, |(_, r)| r);
     let name = name.split_once(':').map_or(name, |(n, _)| n).trim();
@@ -230,7 +231,7 @@ fn switch_name<'t>(description: &'t str, id: &'t str) -> &'t str {
     if !name.is_empty() && name.len() <= 64 && name.chars().all(usable) { name } else { id }
 }
 
-/// `4xNDR` in Gbit/s: lanes times the rate of a lane.
+/// The rate of a link word such as `4xNDR` in Gbit/s: lanes times rate per lane.
 fn gbit(word: &str) -> Option<f64> {
     let (lanes, rate) = word.split_once('x')?;
     let lanes: f64 = lanes.parse().ok().filter(|l| [1.0, 2.0, 4.0, 8.0, 12.0].contains(l))?;
@@ -248,7 +249,7 @@ fn gbit(word: &str) -> Option<f64> {
     Some(lanes * lane)
 }
 
-/// Host and device, where the description has the form `HOST DEVICE`.
+/// Host and device, if the description has the form `HOST DEVICE`.
 fn host_of<'t>(p: &Port<'t>) -> Option<(&'t str, &'t str)> {
     let mut words = p.description.split_whitespace();
     match (words.next(), words.next(), words.next()) {
@@ -257,7 +258,7 @@ fn host_of<'t>(p: &Port<'t>) -> Option<(&'t str, &'t str)> {
     }
 }
 
-/// Devices of hosts on switches, and the number of ports that name no host.
+/// The devices of hosts on switches, and the number of ports without a host name.
 fn attached<'t>(switches: &[Switch<'t>]) -> (Vec<Attached<'t>>, usize) {
     let (mut out, mut unnamed) = (Vec::new(), 0);
     for (switch, s) in switches.iter().enumerate() {
@@ -271,7 +272,7 @@ fn attached<'t>(switches: &[Switch<'t>]) -> (Vec<Attached<'t>>, usize) {
     (out, unnamed)
 }
 
-/// The hosts of the cluster: those named, else those with at least half as many ports as most hosts of the largest kind have.
+/// The hosts of the cluster: those in `only`; without it, hosts with at least half as many ports as the host with most.
 fn compute_hosts<'t>(
     attached: &[Attached<'t>],
     only: Option<&BTreeSet<String>>,
@@ -294,7 +295,7 @@ fn compute_hosts<'t>(
     keep.into_iter().map(|k| k.0).collect()
 }
 
-/// Records the rates of ports, and notes those below the others.
+/// Records the rates of ports. Adds a note on ports slower than the median.
 fn rates(attached: &[&Attached<'_>], wiring: &mut Wiring) {
     for a in attached.iter().filter(|a| a.gbit_per_s > 0.0) {
         wiring.port_gbit_per_s.insert((a.host.into(), a.device.into()), a.gbit_per_s);
@@ -316,7 +317,7 @@ fn rates(attached: &[&Attached<'_>], wiring: &mut Wiring) {
     }
 }
 
-/// Rails, where the hosts of a group have each device on a switch of its own, the same for all of them.
+/// The rails, if the hosts of a group have each device on a switch of its own, the same switch for all hosts.
 fn rails(attached: &[&Attached<'_>], groups: &mut Sets, notes: &mut Vec<String>) -> Option<Rails> {
     let mut of_device: BTreeMap<(usize, &str), BTreeMap<usize, usize>> = BTreeMap::new();
     let mut of_host: BTreeMap<&str, (usize, BTreeSet<usize>)> = BTreeMap::new();

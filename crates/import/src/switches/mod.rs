@@ -1,4 +1,4 @@
-//! The switches above the hosts of a site, from any of four sources, and the cluster's network made of them.
+//! Reads the switches above the hosts of a site from any of four sources, and builds the cluster's network.
 
 mod ibnet;
 mod slurm_conf;
@@ -16,18 +16,18 @@ use topology::{
     HOSTS_MAX, Host, HostId, NamedSwitch, NamedSwitches, Network, NetworkClass, Rails, Switches, Tier, names,
 };
 
-/// Largest file of switches, bytes: `ibnetdiscover` prints about 100 bytes per port.
+/// Maximum size of a file of switches, bytes: `ibnetdiscover` prints about 100 bytes per port.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
-/// Most switches of one file.
+/// Maximum number of switches in one file.
 pub const SWITCHES_MAX: usize = 100_000;
-/// Most tiers of a file; a cluster has at most 8.
+/// Maximum number of tiers in a file.
 pub const TIERS_MAX: usize = topology::switches::TIERS_MAX;
 
-/// A switch, or a group of switches that count as one, and the hosts below it.
+/// A switch, or a group of switches that counts as one, with the hosts below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WiredSwitch {
     pub name: String,
-    /// Names of its hosts as the file has them, `n9` before `n10`.
+    /// Names of its hosts as in the file, sorted so that `n9` comes before `n10`.
     pub hosts: Vec<String>,
 }
 
@@ -36,27 +36,27 @@ pub struct WiredSwitch {
 pub struct WiredTier {
     pub name: String,
     pub switches: Vec<WiredSwitch>,
-    /// Bandwidth below over bandwidth above; `None` where the file does not tell.
+    /// Bandwidth below over bandwidth above; `None` if the file does not state it.
     pub oversubscription: Option<f64>,
 }
 
-/// What a file says of the network.
+/// The network that a file describes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wiring {
-    /// Nearest to the hosts first. Empty: one switch.
+    /// Tiers, nearest to the hosts first. Empty for a single switch.
     pub tiers: Vec<WiredTier>,
-    /// All hosts of the file, in its order.
+    /// All hosts of the file, in file order.
     pub hosts: Vec<String>,
-    /// `None` where the file does not tell.
+    /// Class of the network; `None` if the file does not state it.
     pub class: Option<NetworkClass>,
     pub rails: Option<Rails>,
-    /// Rates of ports in Gbit/s by host and device name, where the file has them.
+    /// Rates of ports in Gbit/s by host and device name, if the file states them.
     pub port_gbit_per_s: BTreeMap<(String, String), f64>,
-    /// What was inferred, one sentence each.
+    /// One sentence per inference.
     pub notes: Vec<String>,
 }
 
-/// Why a network cannot be made of a wiring.
+/// Reason why a wiring gives no network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WiringError {
     #[error("host `{host}` is below no switch of {file}; add it there, or leave it out of --hosts")]
@@ -67,15 +67,16 @@ pub enum WiringError {
     UnknownTier { name: String, known: String },
 }
 
-/// Which topology of the file to take, and what it cannot say.
+/// Values that complete the network of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetworkOptions {
-    /// Oversubscription by the name of the tier, or of all tiers under the name `""`.
+    /// Oversubscription by name of the tier; the name `""` means all tiers.
     pub oversubscription: Vec<(String, f64)>,
 }
 
 impl Wiring {
-    /// The network of these hosts, and notes. Hosts of the file that the cluster lacks are left out. `file`: for messages. O(hosts x tiers).
+    /// The network of these hosts, and notes. Ignores hosts of the file that the cluster lacks. `file`: its name in
+    /// messages. O(hosts x tiers).
     pub fn network(
         &self,
         hosts: &[Host],
@@ -140,7 +141,7 @@ impl Wiring {
     }
 }
 
-/// Names for tiers, nearest to the hosts first.
+/// Name of a tier; tier 0 is nearest to the hosts.
 fn tier_name(tier: usize) -> String {
     match tier {
         0 => "leaf".into(),
@@ -150,13 +151,13 @@ fn tier_name(tier: usize) -> String {
     }
 }
 
-/// Sorts names so that `n9` comes before `n10`, and drops repeated ones.
+/// Sorts names so that `n9` comes before `n10`, and removes duplicates.
 fn sort_hosts(hosts: &mut Vec<String>) {
     hosts.sort_by_cached_key(|h| natural(h));
     hosts.dedup();
 }
 
-/// Texts and numbers of a name in turn.
+/// The name as alternating texts and numbers, the key of the sort.
 fn natural(name: &str) -> (Vec<(String, u64)>, String) {
     let mut out: Vec<(String, u64)> = Vec::new();
     let mut rest = name;
@@ -171,7 +172,7 @@ fn natural(name: &str) -> (Vec<(String, u64)>, String) {
     (out, name.into())
 }
 
-/// A list of hosts as Slurm writes it.
+/// Expands a host list in Slurm's notation.
 fn expand(list: &str) -> Result<Vec<String>, String> {
     names::hostlist::expand(list, HOSTS_MAX).map_err(|e| e.to_string())
 }

@@ -1,5 +1,6 @@
-//! Slurm's `topology.conf`: `SwitchName=s0 Nodes=n[0-15]`, `SwitchName=s4 Switches=s[0-3]`, or `BlockName=b0 Nodes=n[0-17]` with
-//! `BlockSizes=18,36`. Keys have no case; `#` begins a comment; `\` at the end continues a line. Topograph writes this form, too.
+//! Slurm's `topology.conf`: `SwitchName=s0 Nodes=n[0-15]`, `SwitchName=s4 Switches=s[0-3]`, or `BlockName=b0
+//! Nodes=n[0-17]` with `BlockSizes=18,36`. Keys ignore case; `#` begins a comment; `\` at the end continues a line.
+//! Topograph also writes this form.
 
 use super::{FILE_BYTES_MAX, SWITCHES_MAX, WiredSwitch, WiredTier, Wiring, expand, sort_hosts, tree};
 use topology::ReadError;
@@ -7,11 +8,11 @@ use topology::diagnose::did_you_mean;
 
 const KEYS: [&str; 6] = ["SwitchName", "Switches", "Nodes", "LinkSpeed", "BlockName", "BlockSizes"];
 
-/// A `Key=value` with its place.
+/// One `Key=value` and its position.
 struct Pair<'t> {
     key: &'static str,
     value: &'t str,
-    /// Byte offset of the value.
+    /// Byte offset of the value in the file.
     at: usize,
 }
 
@@ -57,7 +58,7 @@ pub fn read(text: &str, file: &str) -> Result<Wiring, ReadError> {
         }
         match named.key {
             "BlockName" => blocks.push((entry, named.at)),
-            // `SwitchName=DEFAULT` sets values of later lines; linkwise reads none of them.
+            // `SwitchName=DEFAULT` sets defaults of later lines; linkwise uses none of them.
             _ if named.value.eq_ignore_ascii_case("default") => {}
             _ => switches.push(entry),
         }
@@ -86,7 +87,7 @@ pub fn read(text: &str, file: &str) -> Result<Wiring, ReadError> {
     }
 }
 
-/// The lines with pairs, each with the number of its first line.
+/// The lines with pairs, each with the number of its first line in the file.
 fn lines<'t>(text: &'t str, file: &str) -> Result<Vec<(usize, Vec<Pair<'t>>)>, ReadError> {
     let mut out: Vec<(usize, Vec<Pair<'t>>)> = Vec::new();
     let mut continued = false;
@@ -136,7 +137,7 @@ fn short(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// Blocks, and groups of as many blocks in their order as each larger size takes.
+/// The tiers of blocks: the blocks, then for each larger size groups of consecutive blocks.
 pub(super) fn of_blocks(mut blocks: Vec<tree::Entry>, sizes: &[usize]) -> Result<Wiring, tree::Wrong> {
     let mut wiring = Wiring::default();
     let mut of_node: std::collections::HashMap<String, String> = std::collections::HashMap::new();

@@ -1,13 +1,13 @@
-//! Slurm's `topology.yaml` (25.05 and later): a list of topologies, each with a `tree`, a `block` or `flat: true`.
+//! Slurm's `topology.yaml` (25.05 and later): a list of topologies, each a `tree`, a `block` or `flat: true`.
 
 use super::{FILE_BYTES_MAX, SWITCHES_MAX, Wiring, expand, slurm_conf, tree};
 use serde::Deserialize;
 use topology::ReadError;
 use topology::file::schema::At;
 
-/// Deepest nesting; the format needs 6 levels.
+/// Maximum depth of nesting; the format needs 6 levels.
 const DEPTH_MAX: usize = 12;
-/// Most YAML nodes: 100,000 switches with three fields each.
+/// Maximum number of YAML nodes: enough for 100,000 switches with three fields each.
 const NODES_MAX: usize = 1_000_000;
 
 #[derive(Deserialize)]
@@ -19,7 +19,7 @@ struct Topology {
     tree: Option<Tree>,
     block: Option<Block>,
     flat: Option<bool>,
-    // Forms of later releases: named here so that the refusal can name them.
+    // Forms of later releases, so that the refusal can name them.
     ring: Option<serde_json::Value>,
     torus3d: Option<serde_json::Value>,
 }
@@ -55,7 +55,7 @@ struct BlockOf {
     nodes: Option<At<String>>,
 }
 
-/// Reads one topology of the file: the one named, else the cluster's default, else the only one. O(text + hosts).
+/// Reads one topology of the file: the one `wanted`, or the cluster's default, or the only one. O(text + hosts).
 pub fn read(text: &str, file: &str, wanted: Option<&str>) -> Result<Wiring, ReadError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(topology::read::too_large(file, FILE_BYTES_MAX));

@@ -1,12 +1,12 @@
-//! Topograph's output: the JSON of its `graph` engine (`instances` with `network_layers`, leaf first), and the labels that it puts on
-//! Kubernetes nodes (`kubectl get nodes -o json`). Its Slurm engine writes `topology.conf` and `topology.yaml`.
+//! Topograph's output: the JSON of its `graph` engine (`instances` with `network_layers`, leaf first), and its labels
+//! on Kubernetes nodes (`kubectl get nodes -o json`). Its Slurm engine writes `topology.conf` and `topology.yaml`.
 
 use super::{FILE_BYTES_MAX, SWITCHES_MAX, TIERS_MAX, WiredSwitch, WiredTier, Wiring, sort_hosts, tier_name};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use topology::{HOSTS_MAX, ReadError};
 
-/// The layers of a node's labels, nearest to the hosts first, and the prefix that Topograph gives them unless told otherwise.
+/// The layers in a node's labels, nearest to the hosts first, and Topograph's default prefix.
 const LABELS: [&str; 3] = ["leaf", "spine", "core"];
 const LABEL_PREFIX: &str = "network.topology.nvidia.com/";
 const ACCELERATOR: &str = "network.topology.nvidia.com/accelerator";
@@ -57,7 +57,7 @@ pub fn read(text: &str, file: &str) -> Result<Wiring, ReadError> {
         .map_err(|e| wrong(e, "give each node its layers, leaf first: \"network_layers\": [\"leaf-1\", \"spine-1\"]"))
 }
 
-/// Hosts with their layers and NVLink domains.
+/// The wiring of hosts with their layers and NVLink domains.
 fn of_rows(rows: &[(String, Vec<String>, Option<String>)]) -> Result<Wiring, String> {
     if rows.is_empty() || rows.len() > HOSTS_MAX {
         return Err(format!("{} nodes with a place in the network; 1 to {HOSTS_MAX} were expected", rows.len()));

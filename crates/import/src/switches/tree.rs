@@ -1,4 +1,4 @@
-//! Tiers from switches that name their children, as both files of Slurm have them.
+//! Builds tiers from switches that name their children, as in both topology files of Slurm.
 
 use super::{TIERS_MAX, WiredSwitch, WiredTier, Wiring, sort_hosts, tier_name};
 use std::collections::{BTreeMap, HashMap};
@@ -8,7 +8,7 @@ use topology::Rails;
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
     pub name: String,
-    /// Line, from 1.
+    /// Line number in the file, from 1.
     pub line: usize,
     /// Switches below it.
     pub children: Vec<String>,
@@ -16,7 +16,7 @@ pub struct Entry {
     pub nodes: Vec<String>,
 }
 
-/// What is wrong with an entry: its line, the message, the remedy.
+/// An error in an entry: line, message and remedy.
 pub struct Wrong {
     pub line: usize,
     pub message: String,
@@ -25,7 +25,8 @@ pub struct Wrong {
 
 const ONE_PARENT: &str = "give each switch one parent; switches with the same children count as one";
 
-/// The tiers of these switches. Leaves with the same hosts are the rails of one group. O(switches x tiers + hosts x tiers).
+/// The tiers of these switches. Leaves with the same hosts form the rails of one group. O(switches x tiers + hosts x
+/// tiers).
 pub fn tiers(entries: &[Entry]) -> Result<Wiring, Wrong> {
     let wrong = |line, message: String, remedy| Wrong { line, message, remedy };
     let mut wiring = Wiring::default();
@@ -96,7 +97,7 @@ pub fn tiers(entries: &[Entry]) -> Result<Wiring, Wrong> {
         return Err(wrong(1, "no switch has a node".into(), "leaf switches have Nodes=, for instance Nodes=n[0-15]"));
     }
     rails(entries, &leaves, &parallel, &mut wiring);
-    // The switch of each leaf at each tier: the highest one above it that is not higher than the tier.
+    // The switch of each leaf at each tier: the highest one above the leaf that is not higher than the tier.
     let top = leaves.iter().map(|&l| chain(l, &parent).last().map_or(0, |t| height[t])).max().unwrap_or(0);
     for tier in 0..=top.min(TIERS_MAX - 1) {
         let mut sets: BTreeMap<usize, Vec<String>> = BTreeMap::new();
@@ -127,7 +128,8 @@ pub fn tiers(entries: &[Entry]) -> Result<Wiring, Wrong> {
     Ok(wiring)
 }
 
-/// Switches with equal sets below them count as one: the index of the first of each. Equal leaves make their parents equal, so this goes upwards.
+/// The index of the first switch with the same set below it, for each switch: such switches count as one. Equal leaves
+/// make their parents equal, so the function works upwards.
 fn representatives(entries: &[Entry], index: &HashMap<&str, usize>) -> Vec<usize> {
     let mut stands_for: Vec<usize> = (0..entries.len()).collect();
     let mut first_leaf: HashMap<Vec<&str>, usize> = HashMap::new();
@@ -141,7 +143,7 @@ fn representatives(entries: &[Entry], index: &HashMap<&str, usize>) -> Vec<usize
         let mut first: HashMap<Vec<usize>, usize> = HashMap::new();
         let mut next = stands_for.clone();
         for (i, e) in entries.iter().enumerate().filter(|(_, e)| e.nodes.is_empty()) {
-            // An unknown child is an error later.
+            // An unknown child is reported later.
             let mut key: Vec<usize> =
                 e.children.iter().filter_map(|c| index.get(c.as_str()).map(|&c| stands_for[c])).collect();
             key.sort_unstable();
@@ -156,12 +158,13 @@ fn representatives(entries: &[Entry], index: &HashMap<&str, usize>) -> Vec<usize
     stands_for
 }
 
-/// A switch and those above it, lowest first. Stops after the deepest tree.
+/// A switch and its ancestors, lowest first, up to the maximum depth.
 fn chain(leaf: usize, parent: &[Option<usize>]) -> impl Iterator<Item = usize> + '_ {
     std::iter::successors(Some(leaf), |s| parent[*s]).take(TIERS_MAX + 1)
 }
 
-/// Leaves with the same hosts are rails; every group must have the same number of them.
+/// Marks the network as rails if all hosts are below the same number of leaves, two or more. Adds a note, also if the
+/// numbers differ.
 fn rails(entries: &[Entry], leaves: &[usize], parallel: &[Vec<usize>], wiring: &mut Wiring) {
     let counts: Vec<usize> = leaves.iter().map(|&l| parallel[l].len()).collect();
     let (least, most) = (counts.iter().min().copied().unwrap_or(1), counts.iter().max().copied().unwrap_or(1));

@@ -1,4 +1,4 @@
-//! `linkwise cluster`: who holds which GPU.
+//! `linkwise cluster`: shows and changes which job holds which GPUs.
 
 mod show;
 
@@ -114,7 +114,6 @@ pub struct Drain {
     common: Common,
 }
 
-/// Runs it.
 pub fn run(command: Commands) -> Result<(), Failure> {
     match command {
         Commands::Init(a) => init(&a),
@@ -126,7 +125,7 @@ pub fn run(command: Commands) -> Result<(), Failure> {
     }
 }
 
-/// One answer in the form asked for.
+/// Prints one answer in the requested format.
 fn print(format: Format, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) {
     match format {
         Format::Text => console::print(&text()),
@@ -134,7 +133,7 @@ fn print(format: Format, text: impl FnOnce() -> String, json: impl FnOnce() -> V
     }
 }
 
-/// Said in front of the answer to a change that was done before, under the same key.
+/// Prefix of the answer to a change that was made earlier under the same key.
 fn before(repeated: bool) -> &'static str {
     if repeated { "done before under this key: " } else { "" }
 }

@@ -38,20 +38,19 @@ pub struct Args {
     format: Format,
 }
 
-/// How many hosts the table lists.
+/// Maximum number of hosts in the table.
 const HOSTS_SHOWN: usize = 8;
-/// Distance from the class, in deviations, from which a host is called unusual.
+/// A host is unusual from this distance to its class on, standard deviations.
 const UNUSUAL_SDS: f64 = 3.0;
-/// Most candidates of a defect that the text lists.
+/// Maximum number of candidates per defect in the text.
 const CANDIDATES_SHOWN: usize = 4;
-/// From this probability on no further measurement is proposed.
+/// From this probability on, the report proposes no further measurement.
 const SURE: f64 = 0.9;
-/// Longest list of an unexplained outlier's GPUs, characters: it fits two lines with the figures.
+/// Maximum length of the GPU list of an unexplained outlier, characters: the list and its figures fit two lines.
 const OUTLIER_CHARS_MAX: usize = 70;
-/// Most unexplained outliers that the text lists.
+/// Maximum number of unexplained outliers in the text.
 const STRAY_SHOWN: usize = 5;
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
     let store = open::store(&args.store, builder.cluster())?;
@@ -68,7 +67,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// For people.
 fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
     let head = format!(
         "{} readings of cluster {} checked, {} distinct ones ({} without others to compare with); typical scatter {:.1} %",
@@ -159,7 +157,7 @@ fn defect(cluster: &Cluster, d: &DefectAnswer) -> String {
     if best.probability < SURE
         && let Some(gpus) = &d.worth_measuring
     {
-        let gpus = cluster.gpu_list(&gpus.allocation(cluster)); // whole: it is to be copied
+        let gpus = cluster.gpu_list(&gpus.allocation(cluster)); // in full: users copy it
         out += &wrap(&format!("  most informative next measurement: '{gpus}'"), 4);
     }
     out

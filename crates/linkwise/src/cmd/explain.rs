@@ -1,4 +1,4 @@
-//! `linkwise explain`: the bandwidth that a model expects of given GPUs, and what limits them.
+//! `linkwise explain`: the bandwidth that a model predicts for given GPUs, and the parts that limit it.
 
 use crate::brief::{gb, gb_with_std};
 use crate::cmd::open;
@@ -40,7 +40,6 @@ pub struct Args {
     format: Format,
 }
 
-/// Answers.
 pub fn run(args: Args) -> Result<(), Failure> {
     let model = open::model(&args.model)?;
     let builder = match (&args.cluster, &args.state) {

@@ -1,4 +1,4 @@
-//! `linkwise fit`: from measurements to a model file.
+//! `linkwise fit`: fits a model to measurements and writes the model file.
 
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
@@ -45,11 +45,11 @@ fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(models().all().iter().map(|k| PossibleValue::new(k.name()).help(k.about())))
 }
 
-/// The kind that needs no measurements.
+/// The kind of model that needs no measurements.
 const NEEDS_NONE: &str = "nccl";
 
-/// Writes the model where `-o` says. Holds the lock of the model that it replaces, if there is one, from before the readings are read: an
-/// `observe` in between would teach its reading to the old model alone, or replace the new model with the old one and its reading.
+/// Writes the model to the path of `-o`. If the file exists, its lock is held from before the readings are read.
+/// Without the lock, a concurrent `observe` would add its reading to the old model only, or overwrite the new model.
 struct Output {
     file: PathBuf,
     _lock: Option<FileLock>,
@@ -68,7 +68,6 @@ impl ModelKeeper for Output {
     }
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
     let mut builder = open::new(cluster.clone()).keeper(Output::at(args.output.clone())?);

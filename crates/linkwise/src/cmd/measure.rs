@@ -1,4 +1,4 @@
-//! `linkwise measure`: takes bandwidth measurements into a store, or brings in published ones.
+//! `linkwise measure`: takes bandwidth measurements into a store, or imports published ones.
 
 mod args;
 mod idle;
@@ -28,12 +28,11 @@ use std::time::{Duration, Instant};
 use store::{Query, Source, Store};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
-/// Most sizes of one campaign.
+/// Maximum number of sizes of one campaign.
 const SIZES_MAX: usize = 32;
-/// Longest time limit of one point.
+/// Maximum time limit of one point, seconds.
 const TIMEOUT_S_MAX: f64 = 86_400.0;
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
     if args.backend.is_none() && args.import.is_empty() && args.export.is_none() {
@@ -48,7 +47,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let asks = idle::asks(&args)?;
     let path =
         args.store.as_deref().ok_or_else(|| Failure::input("--store FILE is missing: where measurements are kept"))?;
-    // Everything is read and judged before the store is touched.
+    // All input is read and checked before the store is changed.
     let imports = tables::read_all(&args, &cluster)?;
     let plan = if args.backend.is_some() { idle::keep_idle(&args, &cluster, plan, &asks)? } else { plan };
     let mut store = open::store_or_new(path, &cluster)?;
@@ -69,7 +68,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Format::Json => show::json(&answer),
         Format::Text => show::text(&answer),
     };
-    // Standard output belongs to the export when that goes there.
+    // With `--export -`, standard output holds only the exported CSV.
     if args.export.as_deref() == Some(Path::new("-")) {
         eprint!("{text}");
     } else {
@@ -136,7 +135,7 @@ fn plan(args: &Args, cluster: &Cluster) -> Result<CampaignPlan, Failure> {
     })
 }
 
-/// The part of `idle` that the local launcher reaches: one host.
+/// The idle GPUs of this host, the only host that the local launcher reaches.
 fn on_this_machine(args: &Args, cluster: &Cluster, idle: &Allocation) -> Result<Allocation, Failure> {
     let index = cluster.host_index();
     let host = match (&args.local_host, idle.parts()) {
@@ -172,7 +171,7 @@ fn launch_options(args: &Args) -> LaunchOptions {
     }
 }
 
-/// `--dry-run`: the exact commands of the plan, one a line; nothing is run and no store is touched.
+/// `--dry-run`: prints the exact commands of the plan, one per line. Runs nothing and leaves the store unchanged.
 fn dry_run(args: &Args, cluster: &Cluster, plan: &CampaignPlan) -> Result<(), Failure> {
     if args.backend != Some(BackendKind::NcclTests) {
         return Err(Failure::input("--dry-run prints the commands of --backend nccl-tests; name that backend"));
@@ -190,12 +189,12 @@ fn dry_run(args: &Args, cluster: &Cluster, plan: &CampaignPlan) -> Result<(), Fa
     Ok(())
 }
 
-/// Writes a sentence to standard error, in lines of 80 columns.
+/// Writes a sentence to standard error, wrapped at 80 columns.
 fn note(text: &str) {
     console::say(&wrap(text, 2).trim_end());
 }
 
-/// A store that mixes simulated and real readings is usually a mistake.
+/// Warns of a store that mixes simulated and real readings: usually a mistake.
 fn warn_of_mixture(store: &Store, kind: BackendKind) -> Result<(), Failure> {
     let simulated = store.count(&Query { source: Some(Source::Simulated), ..Query::all() }).or_failure()?;
     let real = store.count(&Query::all()).or_failure()? - simulated;
@@ -272,7 +271,7 @@ fn campaign(
         let mut o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
         let budget = plan.budget_gpu_minutes.unwrap_or(f64::INFINITY);
         if o.gpu_minutes > budget && args.clip {
-            // The largest number of samples that fits, by bisection: the estimate grows with it.
+            // Bisection for the largest number of samples within the budget: the estimate grows with the number.
             let (mut fits, mut too_many) = (0, plan.sample_size);
             while too_many - fits > 1 {
                 plan.sample_size = (fits + too_many) / 2;

@@ -1,4 +1,4 @@
-//! One module per sub-command; what they share is here.
+//! One module per sub-command; [`open`] builds the engine for all of them.
 
 pub mod cluster;
 pub mod doctor;

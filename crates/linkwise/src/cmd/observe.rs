@@ -1,4 +1,4 @@
-//! `linkwise observe`: what a job got, into the store, the model and the suspicions.
+//! `linkwise observe`: records the bandwidth that a job got, and updates the model and the suspected components.
 
 mod plugin;
 mod reading;
@@ -85,16 +85,15 @@ struct Got {
     trace: Option<PathBuf>,
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     store::state::check_job_id(&args.job).map_err(|e| Failure::input(format!("--job: {e}")))?;
     let mut builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
     if args.key.is_some() && args.store.is_file() {
-        let store = open::store(&args.store, builder.cluster())?; // to know a repetition by
+        let store = open::store(&args.store, builder.cluster())?; // keys of earlier requests are in it
         builder = builder.store(store);
     }
     let engine = builder.build().or_failure()?;
-    // What cannot be read makes no store.
+    // A request that cannot be read does not create a store.
     let (request, left_out) = request(&args, &engine)?;
     let mut builder = engine.into_builder();
     let keeper = args.model.as_deref().map(LockedModelFile::open).transpose()?;
@@ -115,7 +114,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was read, as the engine takes it, and how many operations were left out.
+/// The request to the engine, and the number of operations left out.
 fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Failure> {
     let cluster = engine.cluster();
     let traces = match &args.got.trace {
@@ -128,11 +127,11 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
         return Err(Failure::input("--gpus: the list names no GPU; such as 'n[0-3]:[0-7]' was expected"));
     }
     let named = match (named, &traces) {
-        // The plugin's processes wrote where they ran.
+        // The traces of the plugin name the GPUs of the processes.
         (None, Some(t)) if !engine.has_state() => Some(t.gpus(cluster)?),
         (named, _) => named,
     };
-    // A repetition under a key is answered whatever became of the job since: --busbw does not ask for it.
+    // A repeated request with a key gets its answer even if the job has ended since: --busbw does not look up the job.
     let job = || {
         let held = engine.observed_job(&args.job, named.as_ref());
         held.or_else(|e| recorded(args, engine, e)).or_failure()
@@ -161,7 +160,8 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
     Ok((request, left_out))
 }
 
-/// The GPUs of a job that was released after its readings were recorded, so that a repetition is read as the first request was; else `e`.
+/// The GPUs of a job that was released after its readings were recorded. A repeated request with a key is then read
+/// like the first one. Without a key or such readings, the error `e`.
 fn recorded(args: &Args, engine: &Engine, e: EngineError) -> Result<ObservedJob, EngineError> {
     if args.key.is_none() || !matches!(e, EngineError::NotHeld { .. }) {
         return Err(e);
@@ -217,7 +217,7 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
     out
 }
 
-/// What the model took from the readings, and why it did not take the others.
+/// What the model learned from the readings, and why it left out others.
 fn learned(a: &ObserveAnswer, file: &str) -> String {
     let mut out = match a.learned {
         0 => String::new(),

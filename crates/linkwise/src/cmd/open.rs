@@ -1,4 +1,4 @@
-//! The engine of a command, put together from the files that its flags name.
+//! Builds the engine of a command from the files that its flags name.
 
 use crate::store_errors::OrFailure;
 use console::{Failure, wrap};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use store::{State, Store};
 use topology::Cluster;
 
-/// The cluster to work on: the one that is named, which must be that of the state, or the state's.
+/// The named cluster, or that of the state. A named cluster that differs from the state's is an error.
 pub fn cluster(named: Option<&str>, state: Option<&State>) -> Result<Cluster, Failure> {
     match (named, state) {
         (Some(name), state) => {
@@ -24,12 +24,12 @@ pub fn cluster(named: Option<&str>, state: Option<&State>) -> Result<Cluster, Fa
     }
 }
 
-/// An engine with a cluster, and with all that this program offers by name.
+/// An engine with a cluster and all models and searches that this program offers.
 pub fn new(cluster: Cluster) -> Builder {
     Engine::builder(cluster).searches(papers::searches()).kinds(papers::models())
 }
 
-/// An engine with a cluster, and with the state if one is named.
+/// An engine with a cluster, and with the state if one is given.
 pub fn with_state(named: Option<&str>, state: Option<&Path>) -> Result<Builder, Failure> {
     let state = state.map(State::open).transpose().or_failure()?;
     let builder = new(cluster(named, state.as_ref())?);
@@ -39,17 +39,18 @@ pub fn with_state(named: Option<&str>, state: Option<&Path>) -> Result<Builder, 
     })
 }
 
-/// An engine with a state alone.
+/// An engine with a state only.
 pub fn state(path: &Path) -> Result<Engine, Failure> {
     with_state(None, Some(path))?.build().or_failure()
 }
 
-/// A store of the cluster. A note tells which hosts came, went or changed since it was used last.
+/// Opens the store of the cluster. A note names hosts that were added, removed or changed since the store was last
+/// used.
 pub fn store(path: &Path, cluster: &Cluster) -> Result<Store, Failure> {
     Ok(noted(Store::open(path, cluster).or_failure()?))
 }
 
-/// The same; made where there is none.
+/// Opens the store like [`store()`], or creates a missing one.
 pub fn store_or_new(path: &Path, cluster: &Cluster) -> Result<Store, Failure> {
     Ok(noted(Store::create(path, cluster).or_failure()?))
 }
@@ -66,13 +67,13 @@ fn noted(store: Store) -> Store {
     store
 }
 
-/// A model file.
+/// Reads a model file.
 pub fn model(path: &Path) -> Result<Model, Failure> {
     Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, papers::models())
         .map_err(|e| Failure::input(format!("{}: {e}", path.display())))
 }
 
-/// The engine with a model from a file, which an error about its cluster names.
+/// Builds an engine with a model. An error about the model's cluster names `model_file`.
 pub fn build(builder: Builder, model_file: &Path) -> Result<Engine, Failure> {
     let engine = builder.build().map_err(|e| match e {
         e @ engine::EngineError::OtherModel { .. } => {
@@ -87,7 +88,7 @@ pub fn build(builder: Builder, model_file: &Path) -> Result<Engine, Failure> {
     Ok(engine)
 }
 
-/// What is said of a network that is not the one that models have learned.
+/// The message about a network that differs from the one the models learned.
 pub fn network_note(changes: &[String]) -> String {
     let changes = changes.join("; ");
     format!(
@@ -95,14 +96,14 @@ pub fn network_note(changes: &[String]) -> String {
     )
 }
 
-/// A model file that no other process changes while this lives: two observations at a time learn one after the other.
+/// A model file locked while this value lives: concurrent observations update the model one after the other.
 pub struct LockedModelFile {
     path: PathBuf,
     _lock: FileLock,
 }
 
 impl LockedModelFile {
-    /// Waits for others, then reads.
+    /// Waits for the lock, then reads the model.
     pub fn open(path: &Path) -> Result<(LockedModelFile, Model), Failure> {
         if path.exists() && !path.is_file() {
             let path = path.display();

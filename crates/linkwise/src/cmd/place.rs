@@ -1,6 +1,7 @@
-//! `linkwise place`: which GPUs should a job get?
+//! `linkwise place`: chooses GPUs for a job.
 //!
-//! Three steps: [`ask`] makes a request of flags (or [`stream`] of lines), the engine answers it, [`reply`] prints the answer.
+//! Three steps: [`ask`] builds a request from the flags (or [`stream`] from input lines), the engine answers it,
+//! [`reply`] prints the answer.
 
 mod ask;
 mod launch;
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 use topology::Bytes;
 use topology::nccl::Version;
 
-/// Largest list of free GPUs or of readings that is read, bytes.
+/// Maximum size of a list of free GPUs or of readings, bytes.
 const LIST_BYTES_MAX: usize = 16 << 20;
 
 /// Arguments of `linkwise place`.
@@ -118,7 +119,6 @@ fn release(text: &str) -> Result<Version, String> {
     text.parse()
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(id) = &args.commit {
         store::state::check_job_id(id).map_err(|e| Failure::input(format!("--commit: {e}")))?;

@@ -1,7 +1,7 @@
-//! `linkwise plugin`: where the NCCL plugin is, and what each NCCL would see of it.
+//! `linkwise plugin`: the path of the NCCL plugin, and the interfaces that each NCCL release finds in it.
 //!
-//! A separate program, `linkwise-plugin-check`, loads the library: a loaded library may crash, and the command line has no
-//! `unsafe`.
+//! A separate program, `linkwise-plugin-check`, loads the library, because a loaded library may crash and the command
+//! line has no `unsafe` code.
 
 use crate::plugin_library;
 use console::Failure;
@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-/// The program that loads it as NCCL would.
+/// The program that loads the plugin as NCCL does.
 const CHECK: &str = "linkwise-plugin-check";
 
 /// The commands of `linkwise plugin`.
@@ -34,7 +34,6 @@ pub struct CheckArgs {
     format: Format,
 }
 
-/// Runs it.
 pub fn run(command: Plugin) -> Result<(), Failure> {
     match command {
         Plugin::Path => {
@@ -45,11 +44,12 @@ pub fn run(command: Plugin) -> Result<(), Failure> {
     }
 }
 
-/// The interfaces that the plugin exports.
+/// Versions of the interfaces that the plugin exports.
 const TUNERS: RangeInclusive<u32> = 2..=6;
 const PROFILERS: RangeInclusive<u32> = 4..=7;
 
-/// What releases use: minor releases, tuner, profiler (of those that the plugin exports), and what it can do there.
+/// Interfaces that each NCCL release uses: releases, tuner and profiler version (of those that the plugin exports), and
+/// what the plugin can do there.
 const RELEASES: [(&str, Option<u32>, Option<u32>, &str); 8] = [
     ("2.19, 2.20", None, None, "nothing: tuner v1 is not exported"),
     ("2.21", Some(2), None, "observe, profile without channel counts (1)"),
@@ -61,7 +61,7 @@ const RELEASES: [(&str, Option<u32>, Option<u32>, &str); 8] = [
     ("2.30 (from 2.31: profiler v7)", Some(6), Some(6), "the same (from 2.31 kernel times on request)"),
 ];
 
-/// What the numbers in the table stand for.
+/// Footnotes of the table.
 const NOTES: [&str; 2] = [
     "(1) adaptive stays at AUTO: NCCL does not tell communicators apart",
     "(2) adaptive with graphs = none only: NCCL does not tell which calls are captured into CUDA graphs",
@@ -121,7 +121,7 @@ fn found<'a>(seen: &'a [Value], interface: &str, version: u32) -> Option<&'a Val
     seen.iter().find(|v| v["interface"] == interface && v["version"] == version)
 }
 
-/// Every rule that the plugin breaks. `off`: it runs in mode off.
+/// Every rule that the plugin breaks. `off`: true if the plugin runs in mode off.
 fn wrong(seen: &[Value], status: ExitStatus, off: bool) -> Vec<String> {
     let mut all = Vec::new();
     for v in seen {
@@ -137,7 +137,8 @@ fn wrong(seen: &[Value], status: ExitStatus, off: bool) -> Vec<String> {
             says("changed a cost table in mode off");
         }
     }
-    // It says so itself where an interface does what it must not.
+    // The check program also fails if a rule is broken. Its status is reported only if a signal ended it or no rule
+    // above explains it.
     if !status.success() && (status.code().is_none() || all.is_empty()) {
         all.push(format!("the program that drove it ended early: {status}"));
     }
@@ -148,7 +149,7 @@ fn wrong(seen: &[Value], status: ExitStatus, off: bool) -> Vec<String> {
     all
 }
 
-/// Lets the check program load the library; one object per interface, and how the program ended.
+/// Runs the check program on the library. Returns one object per interface and the program's exit status.
 fn drive(library: &Path) -> Result<(Vec<Value>, ExitStatus), Failure> {
     let program = job::plugin::next_to_command(CHECK, &["", "../libexec"]).ok_or_else(|| {
         Failure::impossible(format!("{CHECK} is not next to the command; build it with `cargo build -p nccl-plugin`"))

@@ -1,4 +1,4 @@
-//! `linkwise readings`: what is stored, and what people correct or withdraw.
+//! `linkwise readings`: shows stored readings, and corrects or withdraws them.
 
 use crate::brief::{self, gb};
 use crate::cmd::open::{self, LockedModelFile};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use store::WhatChanged;
 use topology::{Bytes, Cluster, Collective};
 
-/// Columns of a list of GPUs.
+/// Width of a list of GPUs, columns.
 const LIST_WIDTH: usize = 24;
 
 /// The commands.
@@ -142,7 +142,7 @@ pub struct Learn {
 
 impl Common {
     fn engine(&self) -> Result<Engine, Failure> {
-        // The state gives the cluster; it holds no readings.
+        // The state file supplies the cluster; it holds no readings.
         let builder = open::with_state(self.cluster.as_deref(), self.state.as_deref())?;
         let store = open::store(&self.store, builder.cluster())?;
         builder.store(store).build().or_failure()
@@ -156,7 +156,6 @@ impl By {
     }
 }
 
-/// Runs it.
 pub fn run(command: Commands) -> Result<(), Failure> {
     match command {
         Commands::List(a) => list(&a),

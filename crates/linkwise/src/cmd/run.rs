@@ -1,4 +1,4 @@
-//! `linkwise run -- COMMAND`: a training job with the plugin, and a report at its end.
+//! `linkwise run -- COMMAND`: runs a training job with the plugin and prints a report at its end.
 
 use crate::job_report::{self, ModelArgs};
 use console::Failure;
@@ -65,14 +65,14 @@ fn after_help() -> String {
     format!("{HELP}\n\nPolicies:\n{}", autotune::list_of_policies())
 }
 
-/// Runs it. Ends the process with the command's exit code where that is not 0.
+/// Runs the command. If its exit code is not 0, this process exits with the same code.
 pub fn run(args: Args) -> Result<(), Failure> {
     let library = crate::plugin_library::find()?;
     if let Some(name) = &args.policy {
         autotune::check_policy(name).map_err(Failure::input)?;
     }
     if let Some(cluster) = &args.model.cluster {
-        console::load_cluster(cluster)?; // before the job, not after it
+        console::load_cluster(cluster)?; // an error must come before the job, not after it
     }
     let task = LaunchedTask::of(env);
     let reports = task.as_ref().is_none_or(|t| t.number == 0);
@@ -98,7 +98,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let status = start(&args, task.as_ref(), &library, &folder)?;
     if reports && let Err(e) = tell(&args, task.as_ref(), &library, &folder) {
-        eprintln!("{e}"); // the job's exit code counts, not the report's
+        eprintln!("{e}"); // the exit code is that of the job, not of the report
         temporary.take().map(tempfile::TempDir::keep);
         eprintln!("linkwise: the traces are kept; to try again: linkwise tune report {}", folder.display());
     }
@@ -110,12 +110,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A variable of this process.
+/// A variable of this process's environment; `None` if it is not UTF-8.
 fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// A file can be written there. Leaves it as it is, and none where there was none.
+/// Checks that a file can be written at `path`. Leaves an existing file unchanged and creates none.
 fn writable(path: &Path) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::file("write", path, e);
     if path.exists() {
@@ -125,7 +125,7 @@ fn writable(path: &Path) -> Result<(), Failure> {
     tempfile::tempfile_in(folder).map(drop).map_err(failed)
 }
 
-/// A new or empty folder.
+/// Checks that `path` is a new or empty folder.
 fn empty(path: &Path) -> Result<PathBuf, Failure> {
     std::fs::create_dir_all(path).map_err(|e| Failure::file("create", path, e))?;
     let empty = std::fs::read_dir(path).is_ok_and(|mut d| d.next().is_none());
@@ -138,7 +138,7 @@ fn empty(path: &Path) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|e| Failure::file("open", path, e))
 }
 
-/// The report of what ran here.
+/// Prints the report of the processes that ran on this host.
 fn tell(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path) -> Result<(), Failure> {
     let report = job_report::read(&[folder.to_path_buf()], &args.model)?;
     if report.processes.is_empty() {
@@ -203,16 +203,16 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     if let Some(place) = &args.rendezvous {
         command.env("LINKWISE_RENDEZVOUS", place);
     }
-    // Where neither the user nor a launcher of several hosts says where to meet. A launcher around this very process has said it: others like it
-    // would name other places.
+    // The fallback applies only if neither the user nor a launcher of several hosts sets a rendezvous. A launcher
+    // around this process sets one: its other processes would choose other places.
     let said = |name: &str| env(name).is_some_and(|v| !v.is_empty());
     let by_launcher = said("MASTER_ADDR") && (said("MASTER_PORT") || said("LINKWISE_PORT"));
     let unique = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let alone = || Some(format!("local:{}-{unique}", std::process::id()));
-    command.env_remove("LINKWISE_MEETING_ELSE"); // the former name, perhaps set by an older `linkwise run` around this one
+    command.env_remove("LINKWISE_MEETING_ELSE"); // the former name: an older `linkwise run` around this one may set it
     match task.map_or_else(alone, LaunchedTask::rendezvous).filter(|_| !by_launcher) {
         Some(place) => command.env("LINKWISE_RENDEZVOUS_FALLBACK", place),
-        None => command.env_remove("LINKWISE_RENDEZVOUS_FALLBACK"), // another `linkwise run` around this one knew less
+        None => command.env_remove("LINKWISE_RENDEZVOUS_FALLBACK"), // an outer `linkwise run` may have set it
     };
     let named = args.rendezvous.is_some() || said("LINKWISE_RENDEZVOUS") || said("LINKWISE_MEETING");
     let known = named || by_launcher;
@@ -223,7 +223,7 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
             t.count
         );
     }
-    // Caught before the command starts: none gets lost.
+    // Signals are caught before the command starts, so that none is lost.
     let caught = signals::caught().map_err(Failure::input)?;
     let mut child = command.spawn().map_err(|e| {
         Failure::input(format!("cannot start `{}`: {e}; is it on the PATH?", program.to_string_lossy()))
@@ -234,7 +234,7 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     status
 }
 
-/// What to say when no process loaded the plugin.
+/// The message if no process loaded the plugin.
 fn not_loaded(library: &Path, folder: &Path) -> String {
     format!(
         "linkwise: no process of this command loaded the plugin. The usual reasons:\n\

@@ -1,4 +1,4 @@
-//! `linkwise topology`: draw a cluster, make a cluster file of what nvidia-smi, NCCL and P2P tests print.
+//! `linkwise topology`: draws a cluster, and makes a cluster file from the output of nvidia-smi, NCCL and P2P tests.
 
 mod import;
 
@@ -35,7 +35,7 @@ pub enum Topology {
     },
 }
 
-/// A list for people or for scripts.
+/// Output format of a list.
 type ListFormat = console::Format;
 
 /// Output of `linkwise topology show`.
@@ -51,7 +51,6 @@ pub enum Format {
     Svg,
 }
 
-/// Runs it.
 pub fn run(args: Topology) -> Result<(), Failure> {
     match args {
         Topology::Show { cluster, format, output } => {
@@ -70,7 +69,7 @@ pub fn run(args: Topology) -> Result<(), Failure> {
     }
 }
 
-/// To a file or to standard output.
+/// Writes to a file or to standard output.
 fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
     match output {
         None => console::print(text),

@@ -1,5 +1,5 @@
-//! The report of a job from the traces of its plugin, as text and as a page: `linkwise tune report` prints it, `linkwise run` at the end
-//! of the job.
+//! The report of a job from the traces of its plugin, as text and as a page. `linkwise tune report` prints it, and
+//! `linkwise run` prints it at the end of the job.
 
 mod page;
 mod text;
@@ -40,7 +40,7 @@ impl ModelArgs {
     }
 }
 
-/// The report of traces.
+/// Builds the report from traces.
 pub fn read(traces: &[PathBuf], model: &ModelArgs) -> Result<JobReport, Failure> {
     JobReport::read(traces, model.hardware()?.as_ref()).map_err(Failure::input)
 }

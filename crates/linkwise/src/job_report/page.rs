@@ -1,11 +1,10 @@
-//! The report as a page.
+//! The report as an HTML page.
 
 use super::JobReport;
 use super::text::{notes, summary, tables};
 use ::report;
 use console::Failure;
 
-/// As a page.
 pub fn html(report: &JobReport) -> Result<String, Failure> {
     let mut sections: Vec<report::Section> = tables(report)
         .into_iter()

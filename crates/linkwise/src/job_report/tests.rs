@@ -28,7 +28,7 @@ const TRACE: &str = r#"{"kind":"process","host_name":"n0","visible_gpus":"0,1,2,
 {"kind":"end","comm":"0a","rank":0,"calls":3,"lost":0,"waits":2,"longest_wait_us":1500}
 "#;
 
-/// The text with its lines joined: where they break depends on the width.
+/// The text with its lines joined: line breaks depend on the width.
 fn text(report: &JobReport) -> String {
     super::text(report).split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -76,7 +76,8 @@ fn a_trace_says_what_was_chosen_and_what_it_saved() {
     }
 }
 
-/// A trace in which each step or group holds 24 calls of one size: `steps` of them at AUTO (100 us), then as many with an arm (80 us).
+/// A trace whose steps or groups hold 24 calls of one size each: `steps` of them at AUTO (100 us), then `steps` with an
+/// arm (80 us).
 fn trace_of_steps(source: &str, steps: u64) -> String {
     let mut out: Vec<String> = TRACE.lines().take(2).map(String::from).collect();
     for step in 0..2 * steps {
@@ -105,7 +106,7 @@ fn a_step_of_many_calls_is_saved_once_and_not_once_per_call() {
         assert_eq!((row.calls, row.source.as_str()), (480, source));
         assert!((row.saved_ms.unwrap() - 10.0 * 20.0 / 1e3).abs() < 1e-9, "{source}: {:?} ms", row.saved_ms);
     }
-    // Times between calls are those of calls.
+    // With source `calls`, times are per call.
     let row = read(&trace_of_steps("calls", 10)).rows.remove(0);
     assert!((row.saved_ms.unwrap() - 240.0 * 20.0 / 1e3).abs() < 1e-9);
 }
@@ -123,7 +124,7 @@ fn where_nccl_tells_no_rank_the_calls_of_one_communicator_in_one_process_count()
         format!("{head}\n{}\n", calls.join("\n"))
     };
     let folder = tempfile::tempdir().unwrap();
-    // Two GPUs in each of two processes: each process has every call twice, in batches.
+    // Two processes with two GPUs each: each process records every call twice, in batches.
     for pid in [1, 2] {
         let text = process(pid, &[0, 1, 2, 0, 1, 2, 3, 4, 3, 4]);
         std::fs::write(folder.path().join(format!("trace-{pid}.jsonl")), text).unwrap();
@@ -152,7 +153,7 @@ fn gpu_times_stand_beside_what_decides_and_a_disagreement_is_said() {
     assert!(
         row.disagrees() && text(&r).contains("the step and the GPU time disagree about RING/SIMPLE; the first decides")
     );
-    // What the ranks agreed on counts before what these traces happen to hold.
+    // Times that the ranks agreed on take precedence over the times in these traces.
     let agreed = r#"{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"AUTO","source":"kernel","time_us":44.0}"#;
     let r = read(&format!("{TRACE}{agreed}\n"));
     assert_eq!(
@@ -166,7 +167,7 @@ fn bytes_time_bandwidth_and_share_of_the_steps_follow() {
     let r = read(TRACE);
     let row = &r.rows[0];
     assert_eq!(row.bytes, 5 << 20);
-    // 50 and 70 us were seen of five calls; all are put at their mean.
+    // Two of the five calls were timed, 50 and 70 us; the report assumes their mean for all five.
     assert!((row.kernels_ms.unwrap() - 0.300).abs() < 1e-9, "{:?}", row.kernels_ms);
     assert!((row.share.unwrap() - 0.3 / 0.49).abs() < 1e-9, "of 0.49 ms of steps");
     let busbw = 1048576.0 / 70.0 / 1e3 * 2.0 * 7.0 / 8.0;

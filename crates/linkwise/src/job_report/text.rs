@@ -1,4 +1,4 @@
-//! The report for people: sentences and tables that the page shows, too.
+//! The report as text: the page shows the same sentences and tables.
 
 use super::{CallRow, JobReport, PluginCost};
 use ::report::TABLE_ROWS_MAX;
@@ -6,23 +6,22 @@ use comfy_table::CellAlignment;
 use console::wrap;
 use topology::Bytes;
 
-/// Most sentences about rows whose times disagree, and about missing models.
+/// Maximum numbers of sentences about rows whose times disagree, and about missing models.
 const DISAGREEMENTS_MAX: usize = 20;
 const REASONS_MAX: usize = 5;
 
-/// The first columns say what a row is about: collective, size, ranks.
+/// Number of first columns that identify a row: collective, size, ranks.
 const ABOUT: usize = 3;
 
-/// Columns of a table and whether they are numbers.
+/// Column names, each with true for a column of numbers.
 type Head = &'static [(&'static str, bool)];
 
-/// A table in words.
+/// A table before its layout.
 pub struct Cells {
-    /// A sentence above it.
+    /// A sentence above the table.
     pub caption: String,
-    /// The names of its columns; numbers are set right.
+    /// The columns; numbers are right-aligned.
     pub head: Head,
-    /// The rows.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -34,7 +33,7 @@ fn percent(share: Option<f64>) -> String {
     share.map_or("–".into(), |s| format!("{:.1} %", 100.0 * s))
 }
 
-/// Median and standard deviation.
+/// Median and standard deviation as text.
 fn spread(median: Option<f64>, variance: Option<f64>) -> String {
     match (median, variance) {
         (Some(m), Some(v)) => format!("{m:.1} ± {:.1}", v.sqrt()),
@@ -46,7 +45,7 @@ fn what(r: &CallRow) -> Vec<String> {
     vec![r.collective.to_lowercase(), Bytes(r.size_bytes).to_string(), format!("{} on {}", r.ranks, r.nodes)]
 }
 
-/// A table of all rows, largest traffic first, each with what it is about in front.
+/// A table of all rows, largest traffic first; each row begins with collective, size and ranks.
 fn cells(report: &JobReport, mut caption: String, head: Head, row: impl Fn(&CallRow) -> Vec<String>) -> Cells {
     let more = report.rows.len().saturating_sub(TABLE_ROWS_MAX);
     if more > 0 {
@@ -56,7 +55,7 @@ fn cells(report: &JobReport, mut caption: String, head: Head, row: impl Fn(&Call
     Cells { caption, head, rows: rows.map(|r| [what(r), row(r)].concat()).collect() }
 }
 
-/// Which collectives, how many, how large, how long: what was seen.
+/// The collectives, their numbers, sizes and times.
 pub fn seen(report: &JobReport) -> Cells {
     const HEAD: Head = &[
         ("collective", false),
@@ -90,7 +89,7 @@ pub fn seen(report: &JobReport) -> Cells {
     })
 }
 
-/// What was chosen, why, and what it saved.
+/// The arms chosen, the reasons and the savings.
 pub fn choices(report: &JobReport) -> Cells {
     const HEAD: Head = &[
         ("collective", false),
@@ -119,7 +118,7 @@ pub fn choices(report: &JobReport) -> Cells {
     })
 }
 
-/// Predicted and measured.
+/// Predicted and measured times.
 pub fn times(report: &JobReport) -> Cells {
     const HEAD: Head = &[
         ("collective", false),
@@ -151,7 +150,7 @@ pub fn times(report: &JobReport) -> Cells {
     })
 }
 
-/// Sentences: who, what it cost, what is missing.
+/// One sentence about the run: processes, mode, policy, epochs, steps and calls lost.
 pub fn summary(report: &JobReport) -> String {
     let Some(p) = report.processes.first() else { return "no process with the plugin".into() };
     let mut s = format!(
@@ -178,7 +177,7 @@ pub fn summary(report: &JobReport) -> String {
     s
 }
 
-/// What the plugin cost, what to be wary of, what is missing and how to get it.
+/// Sentences about the plugin's cost, doubtful figures, and missing data with the way to get them.
 pub fn notes(report: &JobReport) -> Vec<String> {
     let mut notes = Vec::new();
     if report.is_scripted() {
@@ -238,7 +237,7 @@ fn left_out_note(report: &JobReport) -> Option<String> {
     (!left_out.is_empty()).then(note)
 }
 
-/// The rows whose deciding times and GPU times name different winners, the first few of them.
+/// Sentences about rows whose deciding times and GPU times name different winners, at most [`DISAGREEMENTS_MAX`].
 fn disagreements(report: &JobReport) -> Vec<String> {
     let disagreeing: Vec<&CallRow> = report.rows.iter().filter(|r| r.disagrees()).collect();
     let mut notes = Vec::new();
@@ -260,7 +259,7 @@ fn disagreements(report: &JobReport) -> Vec<String> {
     notes
 }
 
-/// Why rows have no prediction, each reason once.
+/// The reasons why rows have no prediction, each once.
 fn without_model(report: &JobReport) -> Vec<String> {
     let mut reasons: Vec<(&str, usize)> = Vec::new();
     for why in report.rows.iter().filter_map(|r| r.predicted.as_ref().err()) {
@@ -275,12 +274,12 @@ fn without_model(report: &JobReport) -> Vec<String> {
     notes
 }
 
-/// Every process only looked.
+/// True if every process only observed.
 pub fn only_looked(report: &JobReport) -> bool {
     report.processes.iter().all(|p| p.mode == "observe")
 }
 
-/// The tables that fit the mode.
+/// The tables for the mode of the job.
 pub fn tables(report: &JobReport) -> Vec<Cells> {
     match only_looked(report) {
         true => vec![seen(report)],
@@ -288,7 +287,6 @@ pub fn tables(report: &JobReport) -> Vec<Cells> {
     }
 }
 
-/// For people.
 pub fn text(report: &JobReport) -> String {
     let mut out = wrap(&summary(report), 2);
     for n in &report.never {
@@ -307,7 +305,7 @@ pub fn text(report: &JobReport) -> String {
     out
 }
 
-/// Columns that a table needs if no cell is broken.
+/// Columns that a table needs without line breaks in cells.
 fn width(cells: &Cells) -> usize {
     let chars = |s: &str| s.chars().count();
     let column = |i: usize| cells.rows.iter().map(|r| chars(&r[i])).chain([chars(cells.head[i].0)]).max().unwrap_or(0);
@@ -326,8 +324,8 @@ fn as_table(cells: Cells) -> String {
     console::text_of(&table)
 }
 
-/// A table that does not fit: per row a line of what it is about, and below it name and value of every other column. Lines break between
-/// columns only.
+/// A table too wide for the terminal: each row becomes a line with collective, size and ranks, and below it name and
+/// value of every other column. Lines break between columns only.
 fn as_records(cells: &Cells) -> String {
     let mut out = String::new();
     for row in &cells.rows {

@@ -1,17 +1,17 @@
-//! A state in words.
+//! A state as text.
 
 use console::{duration, list_cell, table, text_of, wrap};
 use engine::{GpuList, StatusAnswer};
 use topology::Cluster;
 
-/// Most jobs that the text lists; JSON lists all.
+/// Maximum number of jobs in the text; the JSON lists all.
 const JOBS_SHOWN: usize = 200;
-/// Columns of a list of GPUs in the table of jobs.
+/// Width of a list of GPUs in the table of jobs, columns.
 const LIST_WIDTH: usize = 24;
-/// Most suspects that the text lists.
+/// Maximum number of suspects in the text.
 const SUSPECTS_SHOWN: usize = 6;
 
-/// For people. `now_unix_s` turns times into ages.
+/// The state as text. `now_unix_s` turns times into ages.
 pub fn text(cluster: &Cluster, s: &StatusAnswer, now_unix_s: f64) -> String {
     let short = |gpus: &GpuList| cluster.gpu_list(&gpus.allocation(cluster));
     let held: usize = s.jobs.iter().map(|j| j.gpus.gpu_count()).sum();
@@ -62,7 +62,7 @@ pub fn text(cluster: &Cluster, s: &StatusAnswer, now_unix_s: f64) -> String {
     out
 }
 
-/// How many GPUs are drained here or in the cluster file.
+/// Number of GPUs drained in the state or in the cluster file.
 fn out_of_service(cluster: &Cluster, s: &StatusAnswer) -> usize {
     let drained = s.drained.iter().flat_map(|d| d.gpus.allocation(cluster).parts().to_vec());
     topology::Allocation::new(drained).gpu_count()

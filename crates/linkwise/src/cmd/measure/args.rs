@@ -192,7 +192,7 @@ pub enum DesignArg {
 }
 
 impl DesignArg {
-    /// In the words of `measure`.
+    /// The design as the crate `measure` names it.
     pub fn kind(self) -> DesignKind {
         match self {
             DesignArg::Random => DesignKind::Random,

@@ -1,4 +1,4 @@
-//! Which GPUs `linkwise measure` may touch.
+//! The GPUs that `linkwise measure` may use.
 
 use super::args::{Args, AskArg, BackendKind, LauncherKind};
 use crate::store_errors::OrFailure;
@@ -10,27 +10,27 @@ use std::time::Duration;
 use store::State;
 use topology::{Allocation, Cluster};
 
-/// Largest list of idle GPUs that is read, bytes.
+/// Maximum size of a list of idle GPUs, bytes.
 const IDLE_BYTES_MAX: usize = 16 << 20;
-/// Limit for one host's or Slurm's answer.
+/// Time limit for the answer of one host or of Slurm.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Reasons of GPUs left out that are printed.
+/// Maximum number of printed reasons why GPUs are left out.
 const REASONS_MAX: usize = 12;
 const NAME_THEM: &str = "name the idle GPUs with --idle, or say --all-idle if you know that all are";
 
-/// Whom to ask.
+/// Sources that tell which GPUs are idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asks {
     pub hosts: bool,
     pub slurm: bool,
 }
 
-/// The local launcher of nccl-tests measures this machine.
+/// True if the measurements run on this machine: nccl-tests with the local launcher.
 pub fn is_here(args: &Args) -> bool {
     args.backend == Some(BackendKind::NcclTests) && args.launcher == LauncherKind::Local
 }
 
-/// Whom to ask, by `--ask` or by default.
+/// The sources to ask, by `--ask` or by default.
 pub fn asks(args: &Args) -> Result<Asks, Failure> {
     let is_real = !matches!(args.backend, None | Some(BackendKind::Simulated));
     let has = |a| args.ask.contains(&a);
@@ -56,7 +56,7 @@ pub fn asks(args: &Args) -> Result<Asks, Failure> {
     })
 }
 
-/// `--idle LIST|FILE`; all usable GPUs without it. Drained GPUs cannot be idle.
+/// The GPUs of `--idle LIST|FILE`, or all usable GPUs without it. A drained GPU in the list is an error.
 pub fn named(args: &Args, cluster: &Cluster) -> Result<Allocation, Failure> {
     let usable = cluster.usable();
     let Some(text) = &args.idle else { return Ok(usable) };
@@ -71,7 +71,7 @@ pub fn named(args: &Args, cluster: &Cluster) -> Result<Allocation, Failure> {
     Ok(idle)
 }
 
-/// Refuses a plan without a pair of GPUs.
+/// Refuses a plan with fewer than two GPUs.
 pub fn check_count(idle: &Allocation) -> Result<(), Failure> {
     if idle.gpu_count() < 2 {
         return Err(Failure::impossible("fewer than two idle GPUs: there is nothing to measure between"));
@@ -84,12 +84,12 @@ fn hosts<'c>(args: &Args, cluster: &'c Cluster) -> Hosts<'c> {
     Hosts::new(cluster, with, ANSWER_WITHIN)
 }
 
-/// The hosts to ask after each run.
+/// The hosts to ask again after each run.
 pub fn guard<'c>(args: &Args, cluster: &'c Cluster, asks: &Asks) -> Option<Hosts<'c>> {
     asks.hosts.then(|| hosts(args, cluster))
 }
 
-/// The plan on GPUs that are idle. Named GPUs that are in use are an error; others are left out, with a note.
+/// Restricts the plan to idle GPUs. A busy GPU named in `--idle` is an error; other busy GPUs are left out with a note.
 pub fn keep_idle(args: &Args, cluster: &Cluster, plan: CampaignPlan, asks: &Asks) -> Result<CampaignPlan, Failure> {
     let candidates = &plan.idle;
     let mut out: Vec<LeftOut> = Vec::new();
@@ -109,7 +109,7 @@ pub fn keep_idle(args: &Args, cluster: &Cluster, plan: CampaignPlan, asks: &Asks
         if args.ask_with.split_whitespace().next().is_none() {
             return Err(Failure::input("--ask-with: a command was expected, such as `ssh {host}`"));
         }
-        // Hosts that the others left out are not disturbed by a question.
+        // Hosts that the state or Slurm left out are not asked.
         out.extend(hosts(args, cluster).left_out(&minus(candidates, &out)));
     }
     if out.is_empty() {

@@ -1,4 +1,4 @@
-//! What `linkwise measure` says at the end.
+//! The summary at the end of `linkwise measure`.
 
 use super::tables::Imported;
 use crate::brief::{above_links, gb};
@@ -6,51 +6,50 @@ use console::{table, text_of, wrap};
 use measure::CampaignSummary;
 use store::Source;
 
-/// Everything that was done.
+/// Everything that one run did.
 #[derive(Default, serde::Serialize)]
 pub struct Answer {
-    /// The store.
+    /// Path of the store.
     pub store: String,
-    /// Its cluster.
+    /// Name of the cluster.
     pub cluster: String,
-    /// Files brought in.
+    /// Imported files.
     pub imports: Vec<Imported>,
-    /// The campaign, if there was one.
+    /// The campaign, if one ran.
     pub campaign: Option<CampaignAnswer>,
     /// Rows written by `--export`.
     pub exported: Option<usize>,
-    /// Measurements in the store now.
+    /// Measurements in the store after the run.
     pub measurements: usize,
 }
 
-/// How the campaign went.
+/// Result of the campaign.
 #[derive(serde::Serialize)]
 pub struct CampaignAnswer {
-    /// Where its readings come from.
+    /// Source of the readings.
     pub source: Source,
     /// Points of the plan.
     pub points_planned: usize,
-    /// Every point has a reading.
+    /// True if every point has a reading.
     pub finished: bool,
-    /// It was finished before.
+    /// True if the campaign was finished before this run.
     pub nothing_to_do: bool,
-    /// Of this run.
+    /// Duration of this run.
     pub wall_seconds: f64,
-    /// Of this run.
+    /// GPU minutes of this run.
     pub gpu_minutes: f64,
-    /// By this run.
+    /// Readings taken by this run.
     pub readings_taken: usize,
-    /// By stage.
+    /// Figures by stage.
     #[serde(flatten)]
     pub summary: CampaignSummary,
 }
 
-/// One JSON object.
+/// The answer as one JSON object.
 pub fn json(answer: &Answer) -> String {
     serde_json::to_string_pretty(answer).unwrap_or_default() + "\n"
 }
 
-/// For people.
 pub fn text(answer: &Answer) -> String {
     let mut out = String::new();
     for i in &answer.imports {

@@ -1,4 +1,4 @@
-//! CSV into a store and out of it.
+//! Imports CSV files into a store and exports a store as CSV.
 
 use super::args::Args;
 use crate::brief;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use store::{HostMap, Measurement, Quality, Query, Record, Source, Store};
 use topology::Cluster;
 
-/// A file that was read and found good.
+/// An import file that was read and checked.
 pub struct Import {
     path: PathBuf,
     records: Vec<Record>,
@@ -18,39 +18,39 @@ pub struct Import {
     above_links: Option<AboveLinks>,
 }
 
-/// Readings far above what the links of their GPUs allow.
+/// The readings far above the bandwidth that the links of their GPUs allow.
 #[derive(serde::Serialize)]
 pub struct AboveLinks {
-    /// How many.
+    /// Number of such readings.
     pub readings: usize,
-    /// The GPUs of the first one.
+    /// GPUs of the first such reading.
     pub first_gpus: String,
-    /// Its bandwidth.
+    /// Bandwidth of the first such reading.
     pub first_gb_per_s: f64,
-    /// What the links of its GPUs allow.
+    /// Bandwidth that the links of these GPUs allow.
     pub links_allow_gb_per_s: f64,
 }
 
-/// What an import did.
+/// Result of one import.
 #[derive(serde::Serialize)]
 pub struct Imported {
-    /// The file.
+    /// Path of the file.
     pub file: String,
-    /// Rows of it.
+    /// Rows in the file.
     pub rows: usize,
-    /// Rows stored now.
+    /// Rows added to the store.
     pub added: usize,
-    /// Rows known already.
+    /// Rows that the store already held.
     pub already: usize,
-    /// Rows far from comparable ones, stored as suspect.
+    /// Rows far from comparable readings, stored as suspect.
     pub suspect: usize,
     /// Rows of 0 GB/s, stored as rejected.
     pub without_bandwidth: usize,
-    /// Rows far above what the links allow.
+    /// Rows far above the bandwidth that the links allow.
     pub above_links: Option<AboveLinks>,
 }
 
-/// Reads every `--import` file, or none: the first error ends it before anything is stored.
+/// Reads every `--import` file. An error in any file ends the import before the store is changed.
 pub fn read_all(args: &Args, cluster: &Cluster) -> Result<Vec<Import>, Failure> {
     let map = HostMap::parse(&args.host_map, cluster).map_err(|e| Failure::input(format!("--host-map: {e}")))?;
     args.import.iter().map(|path| read(path, cluster, &map, args.force)).collect()
@@ -79,7 +79,7 @@ fn read(path: &Path, cluster: &Cluster, map: &HostMap, force: bool) -> Result<Im
     Ok(Import { path: path.into(), records, far, without_bandwidth, above_links })
 }
 
-/// A reading of 0 GB/s is no bandwidth: nothing may learn it as a good one.
+/// Marks readings of 0 GB/s as rejected, so that no model learns from them. Returns their number.
 fn reject_zeros(records: &mut [Record]) -> usize {
     let zeros = records.iter_mut().filter(|r| r.measurement.busbw.gb_per_s() == 0.0);
     zeros.map(|r| r.measurement.quality = Quality::Rejected).count()
@@ -97,7 +97,8 @@ fn above_links(readings: &[Measurement], cluster: &Cluster) -> Option<AboveLinks
     })
 }
 
-/// Published tables are single shots: readings far from comparable ones are marked, never changed.
+/// Marks readings far from comparable ones as suspect and returns their number: each published value is a single
+/// measurement. Bandwidths stay unchanged.
 fn mark_suspects(records: &mut [Record], cluster: &Cluster) -> usize {
     let mut tables: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (i, Record { measurement: m, .. }) in records.iter().enumerate() {
@@ -121,7 +122,7 @@ fn mark_suspects(records: &mut [Record], cluster: &Cluster) -> usize {
     far.len()
 }
 
-/// Stores one file, whole or not at all.
+/// Stores all rows of one file, or none.
 pub fn store_one(import: Import, store: &mut Store) -> Result<Imported, Failure> {
     let done = store.insert_batch(&import.records).or_failure()?;
     Ok(Imported {
@@ -135,7 +136,8 @@ pub fn store_one(import: Import, store: &mut Store) -> Result<Imported, Failure>
     })
 }
 
-/// Writes everything in the store; `-` is standard output. A file is replaced only when the new one is complete.
+/// Writes every measurement of the store to `path`, or to standard output for `-`. An existing file is replaced only by
+/// a complete new one. Returns the number of rows.
 pub fn export(path: &Path, store: &Store) -> Result<usize, Failure> {
     let records = store.records(&Query::all()).or_failure()?;
     let mut csv = Vec::new();

@@ -1,4 +1,4 @@
-//! `linkwise nccl advise`: settings worth trying on some GPUs, each checked for effect in the real library.
+//! `linkwise nccl advise`: settings worth trying on given GPUs, each tested in the real NCCL library.
 
 use super::findings;
 use super::view::{Case, What};
@@ -32,23 +32,23 @@ pub struct Args {
     format: Format,
 }
 
-/// Hosts in rank order with their GPUs, and the expected GB/s of the given order and of this one.
+/// A better order of the hosts: hosts in rank order with their GPUs, GB/s expected of the given order, GB/s expected of
+/// this order.
 type BetterOrder = (Vec<(HostId, GpuMask)>, f64, f64);
 
-/// All that is said.
+/// Everything that is printed.
 struct Answer {
     case: Case,
-    /// The call that counts, bytes.
+    /// Size of the call that the advice is for, bytes.
     size: u64,
-    /// What the model expects without a setting.
+    /// Expected bandwidth without a setting.
     now: ExpectedBusbw,
     advice: Vec<Advice>,
-    /// Settings that changed nothing in the library.
+    /// Settings that change nothing in the library.
     without_effect: Vec<String>,
     order: Option<BetterOrder>,
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let case = args.what.case()?;
     let size = case.sizes.iter().copied().max().unwrap_or(2 << 30);
@@ -73,7 +73,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// Settings whose effect only the library can tell.
+/// Settings whose effect the model cannot predict; only a run of the library shows it.
 fn nic_settings(case: &Case, before_gb_per_s: f64) -> Vec<Advice> {
     let values: &[&str] = if case.order.len() > 1 { &["0", "1", "2"] } else { &[] };
     let setting = |value: &&str| Advice {
@@ -87,7 +87,8 @@ fn nic_settings(case: &Case, before_gb_per_s: f64) -> Vec<Advice> {
     values.iter().map(setting).collect()
 }
 
-/// Runs every setting in the library: those that change something and may gain, best first, and those without effect.
+/// Runs the library once per setting. Returns the settings that change something and may gain, best first, and those
+/// without effect.
 fn checked(
     case: &Case,
     size: u64,
@@ -125,19 +126,19 @@ fn checked(
     Ok((kept, without_effect))
 }
 
-/// The library decides alike and connects the same NICs.
+/// True if the library makes the same decision with the same channels, rings and NICs.
 fn same_decisions(a: &BenchReport, b: &BenchReport) -> bool {
     a.decisions().next() == b.decisions().next() && a.channels == b.channels && a.rings == b.rings && nics(a) == nics(b)
 }
 
-/// Which NIC carries which channel.
+/// The NIC of each connection and channel.
 fn nics(r: &BenchReport) -> Vec<(u32, u32, u32, Option<u8>)> {
     let mut all: Vec<_> = r.connections.iter().map(|c| (c.channel, c.from, c.to, c.nic)).collect();
     all.sort_unstable();
     all
 }
 
-/// What the setting changed in the library, and what that is worth: measured, and by the model.
+/// Adds to `setting` what it changes in the library, and the measured and predicted gain.
 fn compare(case: &Case, size: u64, plain: &BenchReport, run: &BenchReport, setting: &mut Advice) {
     let (old, new) = (plain.decisions().next(), run.decisions().next());
     let say = |d: Option<&NcclDecision>| {
@@ -146,7 +147,7 @@ fn compare(case: &Case, size: u64, plain: &BenchReport, run: &BenchReport, setti
     setting.effect = Some(format!("{} becomes {}", say(old), say(new)));
     let measured = |d: Option<&NcclDecision>| d.and_then(|d| case.measured_as(d));
     setting.measured = measured(old).zip(measured(new));
-    // What the library does under the setting, not what the setting asks for.
+    // The prediction uses what the library does under the setting, not what the setting requests.
     setting.after_gb_per_s = case.as_run(run).ok().and_then(|c| {
         let d = new?;
         let way = c.choice_with(case.collective, size, d.algorithm, d.protocol)?;

@@ -1,4 +1,4 @@
-//! `linkwise nccl explain`: NCCL's choice at every size, what it should give, and why.
+//! `linkwise nccl explain`: NCCL's choice at every size, its expected bandwidth, and the reason.
 
 use super::findings;
 use super::view::{Case, Cell, What};
@@ -52,13 +52,12 @@ struct Answer {
     c: Communicator,
     cells: Vec<Cell>,
     notes: Vec<String>,
-    /// Releases that choose alike, and at how many sizes they differ from this one.
+    /// Releases that choose alike, and the number of sizes at which they differ from this one.
     releases: Vec<(String, usize)>,
-    /// The library that was run, if it was.
+    /// Version of the library that ran, with `--exact`.
     ran: Option<Version>,
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let case = args.what.case()?;
     if let Some((from, to)) = args.diff {
@@ -98,7 +97,8 @@ fn way(d: &NcclDecision) -> String {
     format!("{}/{} x{}", d.algorithm, d.protocol, d.channels)
 }
 
-/// Releases that choose alike for all sizes: `2.24-2.27`, oldest first; and at how many sizes each differs from `c`'s.
+/// Groups of neighbouring releases that choose alike at all sizes (`2.24-2.27`, oldest first), and the number of sizes
+/// at which each group differs from `c`.
 fn releases(case: &Case, c: &Communicator) -> Vec<(String, usize)> {
     let choices = |c: &Communicator| -> Vec<Option<NcclDecision>> {
         let bare = |d: NcclDecision| NcclDecision { time_us: None, ..d };
@@ -208,7 +208,7 @@ fn print(a: &Answer) {
     }
 }
 
-/// What changes between two neighbouring releases.
+/// The differences between two neighbouring releases.
 struct Change {
     from: Version,
     to: Version,
@@ -216,10 +216,10 @@ struct Change {
     after: Cell,
 }
 
-/// The changes from release to release.
+/// The differences from each release to the next.
 struct Changes {
     all: Vec<Change>,
-    /// Releases that were not compared with the library on these hosts.
+    /// Releases whose model was not compared with the library on these hosts.
     unchecked: Vec<String>,
 }
 

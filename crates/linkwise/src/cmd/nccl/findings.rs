@@ -1,4 +1,4 @@
-//! What limits a communicator, in words.
+//! Sentences about what limits a communicator.
 
 use super::view::{Case, Cell};
 
@@ -7,12 +7,12 @@ use topology::Bytes;
 use topology::nccl::GraphKind;
 use topology::{GpuMask, HostId};
 
-/// Differences below this are not worth a sentence.
+/// Minimum difference worth a sentence, as a share.
 const NOTABLE: f64 = 0.10;
-/// Hosts whose orders are all tried.
+/// Maximum number of hosts for which all orders are tried.
 const PERMUTED_HOSTS_MAX: usize = 5;
 
-/// What sets the bandwidth of a call.
+/// The part that limits the bandwidth of a call.
 pub fn limit(case: &Case, limit: &CallLimit) -> String {
     let host = |h: HostId| case.cluster.host(h).name.as_str();
     let nic = |h: HostId, n: u8| {
@@ -43,7 +43,7 @@ pub fn limit(case: &Case, limit: &CallLimit) -> String {
     }
 }
 
-/// Everything notable about a communicator and its calls, a sentence each.
+/// All notable facts about a communicator and its calls, one sentence each.
 pub fn notes(case: &Case, c: &Communicator, cells: &[Cell]) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(e) = cells.last().and_then(|l| l.expected.as_ref()) {
@@ -58,7 +58,7 @@ pub fn notes(case: &Case, c: &Communicator, cells: &[Cell]) -> Vec<String> {
     out
 }
 
-/// The host whose search offers fewest channels holds all others down.
+/// A note if one host offers fewer channels than others: it limits all hosts.
 fn fewest_channels(case: &Case, c: &Communicator) -> Option<String> {
     if c.members().len() < 2 {
         return None;
@@ -81,7 +81,7 @@ fn fewest_channels(case: &Case, c: &Communicator) -> Option<String> {
     })
 }
 
-/// Where another algorithm takes over and the expected bandwidth falls.
+/// Sizes at which NCCL changes the algorithm and the expected bandwidth falls.
 fn flips(cells: &[Cell]) -> Vec<String> {
     let way = |c: &Cell| (c.decision.algorithm, c.decision.protocol);
     let fall = |p: &&[Cell]| match (p[0].expected_gb_per_s(), p[1].expected_gb_per_s()) {
@@ -105,7 +105,8 @@ fn flips(cells: &[Cell]) -> Vec<String> {
     cells.windows(2).filter(fall).map(text).collect()
 }
 
-/// Calls for which another way is expected to be much faster than AUTO's; one sentence for a run of sizes.
+/// Calls for which another algorithm and protocol are expected to be much faster than AUTO; one sentence per range of
+/// sizes.
 fn better_ways(case: &Case, c: &Communicator, cells: &[Cell]) -> Vec<String> {
     let constants = LoadConstants::of(case.cluster.network.class);
     let mut runs: Vec<(String, u64, u64, f64)> = Vec::new();
@@ -147,7 +148,8 @@ fn better_ways(case: &Case, c: &Communicator, cells: &[Cell]) -> Vec<String> {
 /// Hosts in rank order with their GPUs.
 type Hosts = Vec<(HostId, GpuMask)>;
 
-/// The order of hosts with the best expected bandwidth of the largest size, if it is better than the given one: hosts, GB/s now and then.
+/// The order of hosts with the highest expected bandwidth at `size`, or `None` if the given order is as good: hosts,
+/// GB/s of the given order, GB/s of this order.
 pub fn best_order(case: &Case, c: &Communicator, size: u64) -> Option<(Hosts, f64, f64)> {
     let now = c.busbw(case.collective, size)?.busbw.gb_per_s();
     let n = case.order.len();
@@ -189,7 +191,7 @@ fn better_order(case: &Case, c: &Communicator, cells: &[Cell]) -> Option<String>
     ))
 }
 
-/// Where the physics or a measurement says something else.
+/// Calls for which the limit of the links or a measurement contradicts the model.
 fn disagreements(cells: &[Cell]) -> Vec<String> {
     let mut out = Vec::new();
     let off = |a: f64, b: f64| (a / b - 1.0).abs() > NOTABLE;

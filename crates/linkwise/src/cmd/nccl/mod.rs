@@ -1,7 +1,7 @@
-//! `linkwise nccl`: what NCCL would choose on some GPUs, why it is as fast or slow as it is, and which settings are worth trying.
+//! `linkwise nccl`: NCCL's choices on given GPUs, the reasons for their speed, and settings worth trying.
 //!
-//! [`view`] makes a communicator of the arguments, from the model or, with `--exact`, from the real library on simulated hosts;
-//! [`explain`] and [`advise`] say what follows; [`findings`] puts limits into words.
+//! [`view`] builds a communicator from the arguments, by the model or, with `--exact`, by the real library on simulated
+//! hosts; [`explain`] and [`advise`] print the results; [`findings`] describes the limits.
 
 mod advise;
 mod explain;
@@ -19,7 +19,6 @@ pub enum Nccl {
     Advise(Box<advise::Args>),
 }
 
-/// Runs it.
 pub fn run(command: Nccl) -> Result<(), Failure> {
     match command {
         Nccl::Explain(a) => explain::run(*a),

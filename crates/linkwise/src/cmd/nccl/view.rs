@@ -1,4 +1,4 @@
-//! A communicator of the command's arguments: the model's, or what the real library did on simulated hosts.
+//! The communicator that the arguments describe, built by the model or by the real library on simulated hosts.
 
 use console::Failure;
 use console::load_cluster;
@@ -10,9 +10,9 @@ use store::{Query, Store};
 use topology::nccl::{NcclDecision, Version};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Most sizes of one call.
+/// Maximum number of sizes of one call.
 const SIZES_MAX: usize = 64;
-/// Ranks of a bench run that are worth a warning: beyond, it takes minutes and gigabytes of shared memory.
+/// Maximum ranks of a bench run without a warning: a larger run takes minutes and gigabytes of shared memory.
 const RANKS_OF_A_QUICK_RUN: usize = 64;
 
 /// Which GPUs, which library, which calls.
@@ -42,7 +42,7 @@ fn release(text: &str) -> Result<Version, String> {
     text.parse()
 }
 
-/// The arguments, read.
+/// The parsed arguments.
 pub struct Case {
     pub cluster: Cluster,
     pub order: Vec<(HostId, GpuMask)>,
@@ -51,11 +51,11 @@ pub struct Case {
     pub sizes: Vec<u64>,
     /// Measured bus bandwidths of these GPUs: bytes, GB/s, newest last.
     pub measured: Vec<(u64, f64)>,
-    /// Which of them say how the call was done.
+    /// The measurements that say how NCCL did the call.
     ways: Vec<MeasuredWay>,
 }
 
-/// A measurement that says what NCCL did.
+/// A measurement that names NCCL's algorithm, and protocol and channels if known.
 struct MeasuredWay {
     size_bytes: u64,
     algorithm: String,
@@ -65,7 +65,7 @@ struct MeasuredWay {
 }
 
 impl What {
-    /// Reads clusters, GPUs and measurements.
+    /// Reads the cluster, the GPUs and the measurements.
     pub fn case(&self) -> Result<Case, Failure> {
         let cluster = load_cluster(&self.cluster)?;
         let order = nccl_model::gpus_in_rank_order(&cluster, self.gpus.as_deref()).map_err(not_built)?;
@@ -107,7 +107,7 @@ impl What {
     }
 }
 
-/// A communicator that the model cannot build, as the command's failure.
+/// The failure of the command for a communicator that the model cannot build.
 fn not_built(e: BuildError) -> Failure {
     match e {
         BuildError::Gpus(why) => Failure::input(format!("--gpus: {why}")),
@@ -116,19 +116,19 @@ fn not_built(e: BuildError) -> Failure {
     }
 }
 
-/// One call: what NCCL does and what that should give.
+/// One call: NCCL's decision and the bandwidths expected of it.
 pub struct Cell {
     pub decision: NcclDecision,
-    /// What the loads of its rings and trees let it have.
+    /// Bandwidth that the loads of its rings and trees on the links allow.
     pub expected: Option<ExpectedBusbw>,
-    /// Most that the links of the same GPUs allow any algorithm, without latency, GB/s busbw.
+    /// Maximum bus bandwidth that the links of the same GPUs allow any algorithm, without latency, GB/s.
     pub physics_gb_per_s: f64,
-    /// The last measurement of this very size, GB/s busbw.
+    /// Bus bandwidth of the last measurement at this size, GB/s.
     pub measured_gb_per_s: Option<f64>,
 }
 
 impl Cell {
-    /// Bus bandwidth by NCCL's own estimate, GB/s.
+    /// Bus bandwidth according to NCCL's own estimate, GB/s.
     pub fn nccl_gb_per_s(&self, ranks: usize) -> Option<f64> {
         let d = &self.decision;
         Some(d.size_bytes as f64 / d.time_us? / 1000.0 * d.collective.bus_factor(ranks))
@@ -148,7 +148,8 @@ impl Case {
         self.order.iter().map(|o| o.1.count()).sum()
     }
 
-    /// The last measurement of a call that was done as `d` says; a measurement that names no protocol or channel count fits any.
+    /// The last measurement of a call with the algorithm, protocol and channels of `d`, GB/s. A measurement without a
+    /// protocol or channel count matches any.
     pub fn measured_as(&self, d: &NcclDecision) -> Option<f64> {
         let same = |w: &&MeasuredWay| {
             w.size_bytes == d.size_bytes
@@ -159,12 +160,12 @@ impl Case {
         self.ways.iter().rev().find(same).map(|w| w.gb_per_s)
     }
 
-    /// The communicator by the model.
+    /// The communicator as the model builds it.
     pub fn communicator(&self, version: Version) -> Result<Communicator, Failure> {
         Communicator::build(version, &self.cluster, &self.order).map_err(not_built)
     }
 
-    /// What the real library does on simulated hosts with these settings.
+    /// Runs the real library on simulated hosts with these settings.
     pub fn bench(&self, settings: &[(String, String)], sizes: &[u64]) -> Result<BenchReport, Failure> {
         let nodes = self.order.iter().map(|&(h, m)| SimulatedNode::new(h, m)).collect();
         let mut spec = BenchSpec::new(self.cluster.clone(), nodes, self.version).with_calls(&[self.collective], sizes);
@@ -182,7 +183,7 @@ impl Case {
         })
     }
 
-    /// The communicator as the library built it: its graphs and channels in place of the recorded ones.
+    /// The communicator as the library built it: with its graphs and channels instead of the recorded ones.
     pub fn as_run(&self, report: &BenchReport) -> Result<Communicator, Failure> {
         let graphs: Vec<_> = report.nodes.iter().map(|n| n.graphs.clone()).collect();
         let (channels, nvls_channels) = (report.channels.coll, report.channels.nvls);
@@ -190,13 +191,13 @@ impl Case {
         Communicator::from_graphs(self.version, &self.cluster, &self.order, reported).map_err(Failure::impossible)
     }
 
-    /// Cells by the model.
+    /// One cell per size, with the model's decisions.
     pub fn cells(&self, c: &Communicator) -> Vec<Cell> {
         let decisions = self.sizes.iter().filter_map(|&s| c.choose(self.collective, s));
         self.put_beside(c, decisions)
     }
 
-    /// Cells of decisions that were made elsewhere.
+    /// One cell per given decision.
     pub fn put_beside(&self, c: &Communicator, decisions: impl Iterator<Item = NcclDecision>) -> Vec<Cell> {
         let fabric = fabric::Fabric::new(&self.cluster);
         let a = self.allocation();
@@ -222,7 +223,7 @@ impl Case {
         self.order.iter().map(of).collect()
     }
 
-    /// GPUs in rank order, for people: `n0:[0-7] n1:[0-3]`.
+    /// GPUs in rank order, as text: `n0:[0-7] n1:[0-3]`.
     pub fn hosts_text(&self) -> String {
         self.cluster.gpu_list_in_order(&self.order)
     }

@@ -1,4 +1,4 @@
-//! `--trace` of the NCCL plugin: GPU times of kernels become readings of the job.
+//! `--trace` with traces of the NCCL plugin: turns GPU times of kernels into readings of the job.
 
 use super::reading::provenance;
 use console::Failure;
@@ -11,14 +11,14 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
-/// Most calls of all communicators; later ones are left out and counted.
+/// Maximum number of calls of all communicators; later calls are left out and counted.
 const CALLS_MAX: usize = 2_000_000;
-/// Most readings; the most frequent calls are kept.
+/// Maximum number of readings; the most frequent kinds of calls are kept.
 const KINDS_MAX: usize = 64;
-/// Fewest calls of a kind that make a reading: the first use of an algorithm sets up its connections.
+/// Minimum number of calls of one kind for a reading: the first use of an algorithm sets up its connections.
 const CALLS_MIN: usize = 3;
 
-/// Is the file, or a file in the folder, a trace of the plugin?
+/// True if the file, or a file in the folder, is a trace of the plugin.
 pub fn is_one(path: &Path) -> bool {
     let Ok(files) = files(&[path.to_path_buf()]) else { return false };
     files.first().is_some_and(|f| {
@@ -28,7 +28,7 @@ pub fn is_one(path: &Path) -> bool {
     })
 }
 
-/// What ran: collective, bytes, algorithm and protocol, channels.
+/// Kind of a call: collective, bytes, algorithm and protocol, channels.
 type Kind = (Collective, u64, String, u32);
 
 /// GPU times of one call.
@@ -38,22 +38,22 @@ struct Call {
     least_us: f64,
 }
 
-/// The times of the calls that all ranks of a job have timed.
+/// The times of the calls that all ranks of a job timed.
 #[derive(Default)]
 struct Times<'t> {
-    /// Microseconds of every call.
+    /// Times of all calls of each kind, microseconds.
     of_kind: BTreeMap<&'t Kind, Vec<f64>>,
-    /// Calls of other communicators, and calls that not all ranks have timed.
+    /// Number of calls of other communicators, and of calls that not all ranks timed.
     left_out: usize,
-    /// Of the last call that not all ranks have timed: the ranks with a time, and all.
+    /// For the last call that not all ranks timed: the number of ranks with a time, and of all ranks.
     partial: Option<(u32, u32)>,
 }
 
-/// What the plugin's traces of a job say.
+/// Contents of the plugin's traces of a job.
 #[derive(Default)]
 pub struct Traces {
     places: RankGpus,
-    /// Ranks of every communicator.
+    /// Number of ranks of every communicator.
     comms: BTreeMap<String, u32>,
     calls: BTreeMap<(String, u64), (Kind, Call)>,
     left_out: usize,
@@ -63,7 +63,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// From a file, or from all in a folder.
+    /// Reads one file, or all traces of a folder.
     pub fn read(path: &Path) -> Result<Traces, Failure> {
         let mut t = Traces { path: path.to_path_buf(), ..Traces::default() };
         for path in files(&[path.to_path_buf()]).map_err(Failure::input)? {
@@ -100,13 +100,13 @@ impl Traces {
                 let kind = (collective, line.size_bytes, line.arm, line.channels);
                 let entry = self.calls.entry(id).or_insert_with(|| (kind, Call { ranks: 0, least_us: f64::INFINITY }));
                 entry.1.ranks += 1;
-                entry.1.least_us = entry.1.least_us.min(us); // the rank that starts last does not wait
+                entry.1.least_us = entry.1.least_us.min(us); // the last rank to start does not wait
             }
             _ => {}
         }
     }
 
-    /// The GPUs of the largest communicator, by what its processes wrote of themselves.
+    /// The GPUs of the largest communicator, from the places that its processes wrote.
     pub fn gpus(&self, cluster: &Cluster) -> Result<Allocation, Failure> {
         let path = self.path.display();
         let (comm, ranks) = self
@@ -123,7 +123,7 @@ impl Traces {
         })
     }
 
-    /// One reading for every kind of call over all of the job's GPUs, and how many calls were left out.
+    /// One reading per kind of call over all GPUs of the job, and the number of calls left out.
     pub fn readings(self, gpus: usize, simulated: bool) -> Result<(Vec<ReadingIn>, usize), Failure> {
         let path = self.path.display();
         if self.scripted && !simulated {
@@ -151,7 +151,7 @@ impl Traces {
         Ok((out.into_iter().map(|o| o.1).collect(), left_out))
     }
 
-    /// The times of the communicators that have so many ranks.
+    /// The times of the communicators with `gpus` ranks.
     fn times(&self, gpus: usize) -> Times<'_> {
         let mut out = Times { left_out: self.left_out, ..Times::default() };
         for ((comm, _), (kind, call)) in &self.calls {
@@ -183,7 +183,8 @@ impl Traces {
         m
     }
 
-    /// Why no call became a reading. `partial`: the ranks with a time, of all ranks, of a call that not all ranks have timed.
+    /// The reason why no call became a reading. `partial`: for a call that not all ranks timed, the number of ranks
+    /// with a time and of all ranks.
     fn why_nothing(&self, gpus: usize, partial: Option<(u32, u32)>) -> String {
         match partial {
             Some((some, all)) => {

@@ -1,4 +1,4 @@
-//! From what the user gives to readings.
+//! Readings from the flags and files of `linkwise observe`.
 
 use console::Failure;
 use engine::{ObservedJob, ReadingIn};
@@ -8,10 +8,10 @@ use measure::trace::{FILE_BYTES_MAX, parse_trace};
 use std::path::Path;
 use topology::{Bytes, Cluster, Collective};
 
-/// Largest nccl-tests output that is read, bytes.
+/// Maximum size of an nccl-tests output, bytes.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
-/// `--nccl-tests FILE`: every size of the output, out of place.
+/// `--nccl-tests FILE`: one reading per size of the output, from the out-of-place columns.
 pub fn of_nccl_tests(
     cluster: &Cluster,
     job: &ObservedJob,
@@ -58,7 +58,7 @@ pub fn of_nccl_tests(
     Ok(out)
 }
 
-/// `--trace FILE`: one reading for every collective and size, and how many operations were left out.
+/// `--trace FILE`: one reading per collective and size, and the number of operations left out.
 pub fn of_trace(gpus: usize, file: &Path) -> Result<(Vec<ReadingIn>, usize), Failure> {
     let text = read_text(file, FILE_BYTES_MAX)?;
     let trace = parse_trace(&text, gpus).map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
@@ -75,7 +75,7 @@ pub fn of_trace(gpus: usize, file: &Path) -> Result<(Vec<ReadingIn>, usize), Fai
     Ok((out, trace.left_out))
 }
 
-/// Where a reading comes from, for people.
+/// The origin of a reading, as text.
 pub fn provenance(what: &str, file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     format!("linkwise observe, {what}, {}", name.chars().take(200).collect::<String>())

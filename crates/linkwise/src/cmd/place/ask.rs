@@ -1,4 +1,4 @@
-//! A request out of flags and the files that they name.
+//! A placement request from flags and the files that they name.
 
 use super::LIST_BYTES_MAX;
 use console::Failure;
@@ -73,7 +73,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// The request.
+    /// Builds the request from the flags.
     pub fn request(&self, reader: &Reader) -> Result<Request, Failure> {
         let flag = |name: &str, e: Bad| Failure::input(format!("{name}: {}", e.message));
         let jobs = match &self.jobs {
@@ -125,7 +125,7 @@ impl Ask {
     }
 }
 
-/// `tensor=4` or `tensor=4:0.5`.
+/// Parses `tensor=4` or `tensor=4:0.5`.
 fn group(text: &str) -> Result<Group, String> {
     let wrong = || format!("`{text}` is no group; `tensor=4` or `tensor=4:0.5` was expected");
     let (kind, size) = text.split_once('=').ok_or_else(wrong)?;
@@ -134,7 +134,7 @@ fn group(text: &str) -> Result<Group, String> {
     Ok(Group { kind: kind.parse()?, size: size.parse().map_err(|_| wrong())?, weight })
 }
 
-/// A list given on the command line, or the content of the file that it names.
+/// A list from the command line, or the content of the file that the argument names.
 fn free_text(list: &str) -> Result<String, Failure> {
     let path = Path::new(list);
     if !list.contains([' ', ',']) && path.is_file() {
@@ -151,10 +151,10 @@ struct ReadingLine {
     busbw_gb_per_s: f64,
 }
 
-/// Most lines of a readings file.
+/// Maximum number of lines of a readings file.
 const READINGS_MAX: usize = 1000;
 
-/// Allocations and what was measured of them.
+/// Reads allocations and their measured bandwidths, GB/s.
 pub fn read_readings(reader: &Reader, file: &Path) -> Result<Vec<(Allocation, f64)>, Failure> {
     let text = read_text(file, LIST_BYTES_MAX)?;
     let lines = text.lines().enumerate().filter(|l| !l.1.trim().is_empty()).take(READINGS_MAX);

@@ -1,4 +1,4 @@
-//! An answer for launchers: Slurm options, Open MPI hostfile. Hosts stand in rank order, and GPUs on each.
+//! An answer for launchers: Slurm options and Open MPI hostfile, with hosts and the GPUs of each host in rank order.
 
 use super::reply::{Reply, mask_of};
 use engine::HostGpus;
@@ -38,7 +38,7 @@ impl Reply<'_> {
         out
     }
 
-    /// Open MPI hostfile; slots are GPUs, a comment names them.
+    /// Open MPI hostfile: one slot per GPU; a comment names the GPUs.
     pub fn hostfile(&self) -> String {
         let mut out = String::new();
         for h in self.hosts() {

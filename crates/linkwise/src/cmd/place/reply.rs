@@ -1,4 +1,4 @@
-//! An answer of the engine as JSON; sentences are in [`super::text`], Slurm options and hostfiles in [`super::launch`].
+//! An answer of the engine as JSON; [`super::text`] prints sentences, [`super::launch`] Slurm options and hostfiles.
 
 use crate::advice_json::advice_json;
 use engine::{AvoidedSuspects, GpuList, HostGpus, PlaceAnswer};
@@ -8,19 +8,19 @@ use std::time::Duration;
 use topology::nccl::Version;
 use topology::{Bytes, Cluster, GpuMask, HostId};
 
-/// Everything that an answer is printed from.
+/// An answer with everything that its printed forms need.
 pub struct Reply<'a> {
     pub cluster: &'a Cluster,
     pub answer: &'a PlaceAnswer,
-    /// How long it took.
+    /// Time that the answer took.
     pub elapsed: Duration,
-    /// Which NCCL the job will use, if its settings are wanted.
+    /// NCCL release of the job, if settings are requested.
     pub nccl: Option<Version>,
 }
 
-/// How many settings of NCCL are named.
+/// Maximum number of NCCL settings in an answer.
 const SETTINGS: usize = 3;
-/// How many suspects a note names.
+/// Maximum number of suspects in a note.
 const NAMED_MAX: usize = 4;
 
 impl Reply<'_> {
@@ -29,13 +29,13 @@ impl Reply<'_> {
         &self.answer.rank_order.0
     }
 
-    /// Hosts and GPUs of a list, in its order.
+    /// Hosts and GPUs of a list, in the list's order.
     pub fn masks(&self, gpus: &GpuList) -> Vec<(HostId, GpuMask)> {
         let index = self.cluster.host_index();
         gpus.0.iter().filter_map(|h| Some((*index.get(h.host.as_str())?, mask_of(&h.gpus)))).collect()
     }
 
-    /// Settings of NCCL worth trying on the choice, best first.
+    /// NCCL settings worth trying on the chosen GPUs, best first.
     pub fn settings(&self) -> Vec<Advice> {
         let Some(version) = self.nccl else { return Vec::new() };
         let order = self.masks(&self.answer.rank_order);
@@ -44,7 +44,7 @@ impl Reply<'_> {
         all
     }
 
-    /// Notes for people, printed next to the answer.
+    /// Notes printed next to the answer.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.answer.avoided.iter().map(avoided).collect();
         if let Some(c) = self.answer.committed.as_ref().filter(|c| c.repeated) {
@@ -53,12 +53,12 @@ impl Reply<'_> {
         notes
     }
 
-    /// The message size.
+    /// Message size of the request.
     pub fn size(&self) -> Bytes {
         Bytes(self.answer.size_bytes)
     }
 
-    /// One JSON object; `id` as the request gave it.
+    /// The answer as one JSON object; `id` is that of the request.
     pub fn json(&self, id: Option<&Value>) -> Value {
         let mut v = json!(self.answer);
         let Some(map) = v.as_object_mut() else { return v };
@@ -74,7 +74,7 @@ impl Reply<'_> {
     }
 }
 
-/// The indices of GPUs as a mask.
+/// GPU indices as a mask.
 pub fn mask_of(gpus: &[u8]) -> GpuMask {
     GpuMask::from_indices(gpus.iter().map(|g| usize::from(*g)))
 }

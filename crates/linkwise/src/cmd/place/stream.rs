@@ -1,4 +1,4 @@
-//! `--requests`: a JSON object per line in, one per line out, in order, as they are ready.
+//! `--requests`: reads one JSON object per line and answers each line with one, in order, as soon as it is ready.
 
 use super::reply::Reply;
 use console::{Failure, now_unix_s};
@@ -9,18 +9,19 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use topology::nccl::Version;
 
-/// What every line is answered with.
+/// Settings common to all lines.
 pub struct Stream<'a> {
     pub engine: &'a Engine,
     pub reader: Reader<'a>,
-    /// Of lines that name none.
+    /// Search for lines that name none.
     pub search: &'a str,
     pub seed: u64,
     pub nccl: Option<Version>,
 }
 
 impl Stream<'_> {
-    /// Answers every line. Bad lines get an error object and the stream goes on; only failing to read or write ends it.
+    /// Answers every line. A bad line gets an error object and the stream continues; only a failed read or write ends
+    /// the stream.
     pub fn run(&self, file: &Path) -> Result<(), Failure> {
         let input: Box<dyn Read> = if file == Path::new("-") {
             Box::new(std::io::stdin().lock())

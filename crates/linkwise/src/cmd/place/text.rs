@@ -1,4 +1,4 @@
-//! An answer in sentences and tables that fit the terminal.
+//! An answer as sentences and tables that fit the terminal.
 
 use super::launch::devices;
 use super::reply::Reply;
@@ -7,21 +7,21 @@ use console::{list_cell, table, text_of, wrap};
 use engine::{AllocationCost, GpuList, GroupAnswer, HostGpus, NeighbourEffect};
 use std::fmt::Write;
 
-/// Pods, and running jobs, that are listed; JSON has all.
+/// Maximum number of pods and of running jobs in the text; the JSON lists all.
 const LISTED_MAX: usize = 16;
-/// Runner-ups that are listed.
+/// Maximum number of runner-ups in the text.
 const RUNNER_UPS_SHOWN: usize = 3;
-/// Columns of a list of GPUs in a table.
+/// Width of a list of GPUs in a table, columns.
 const LIST_WIDTH: usize = 30;
-/// Columns of a split in a table.
+/// Width of a split in a table, columns.
 const SPLIT_WIDTH: usize = 16;
-/// Longest list of GPUs in a table, characters; of more GPUs the hosts are counted.
+/// Maximum length of a list of GPUs in a table, characters; a longer list becomes a count of hosts.
 const CELL_CHARS_MAX: usize = 90;
-/// Smallest gain over the rule that is told, as a share of the choice's bandwidth.
+/// Minimum gain over the rule that the text mentions, as a share of the choice's bandwidth.
 const GAIN_SAID_MIN: f64 = 0.0002;
 
 impl Reply<'_> {
-    /// Hosts and GPUs in rank order; on one host, too.
+    /// Hosts and GPUs in rank order, also for one host.
     fn ranks(&self) -> String {
         if self.hosts().iter().all(|h| h.gpus.is_sorted()) {
             return "as listed".to_owned();
@@ -35,12 +35,12 @@ impl Reply<'_> {
         groups.collect::<Vec<_>>().join(" ")
     }
 
-    /// GPUs as a list, hosts in their order.
+    /// GPUs as a list, with the hosts in the list's order.
     fn list_in_order(&self, gpus: &GpuList) -> String {
         self.cluster.gpu_list_in_order(&self.masks(gpus))
     }
 
-    /// Sentences and tables.
+    /// The answer as sentences and tables.
     pub fn text(&self) -> String {
         let a = self.answer;
         let gpus = a.gpus.gpu_count();
@@ -88,7 +88,7 @@ impl Reply<'_> {
         self.answer.groups.iter().map(group).collect()
     }
 
-    /// What settings of NCCL are expected to gain.
+    /// The gains expected of NCCL settings.
     fn nccl_settings(&self) -> String {
         let Some(version) = self.nccl else { return String::new() };
         let settings = self.settings();
@@ -102,10 +102,10 @@ impl Reply<'_> {
         expected.collect()
     }
 
-    /// The choice and its alternatives.
+    /// The table of the choice and its alternatives.
     fn compared(&self) -> String {
         let a = self.answer;
-        // The figure that the choice is by has a column of its own where it is not the bandwidth alone.
+        // If the choice is ranked by another figure than the bandwidth alone, that figure has its own column.
         let by = a.score_gb_per_s.map(|_| if a.contention.is_some() { "among\njobs" } else { "of\ngroups" });
         let mut head = vec!["", "split", "GB/s", "±"];
         head.extend(by);
@@ -134,7 +134,7 @@ impl Reply<'_> {
         self.answer.bottleneck.text().map_or(String::new(), |t| wrap(&t, 2))
     }
 
-    /// What the choice costs the cluster, and what it gains over the simple rule.
+    /// The bandwidth that the choice costs the cluster, and its gain over the simple rule.
     fn price(&self) -> String {
         let p = &self.answer.price;
         let cost = |c: &AllocationCost| {
@@ -171,7 +171,7 @@ impl Reply<'_> {
         wrap(&text, 2)
     }
 
-    /// What equal counts would have given, where the answer gives them up.
+    /// The result of equal GPU counts per host, if the choice has unequal ones.
     fn equal_counts(&self) -> String {
         let Some(e) = &self.answer.equal_counts else { return String::new() };
         let each = e.gpus.allocation(self.cluster).counts().first().copied().unwrap_or(0);
@@ -196,7 +196,7 @@ impl Reply<'_> {
         wrap(&format!("Pods: {}", words.join(" ")), 2)
     }
 
-    /// What the choice means among the running jobs, those that lose most first.
+    /// The effect of the choice on the running jobs, largest loss first.
     fn jobs(&self) -> String {
         let Some(c) = &self.answer.contention else { return String::new() };
         let (n, s) = (c.jobs.len(), if c.jobs.len() == 1 { "" } else { "s" });

@@ -1,4 +1,4 @@
-//! A network and a demand from the arguments.
+//! The network and the demand that the arguments name.
 
 use console::Failure;
 use console::{load_cluster, number};
@@ -27,7 +27,7 @@ pub struct On {
 }
 
 impl On {
-    /// The network.
+    /// Builds the network.
     pub fn network(&self) -> Result<RoutingNetwork, Failure> {
         let options = RoutingOptions {
             relay_read_gb_per_s: self.relay_read,
@@ -39,7 +39,7 @@ impl On {
     }
 }
 
-/// A cluster that routing knows, or any other.
+/// A cluster built into the router, or any other built-in cluster or cluster file.
 pub fn cluster(name: &str) -> Result<Cluster, Failure> {
     match builtin::cluster(name) {
         Some(c) => Ok(c),
@@ -78,11 +78,11 @@ pub struct Traffic {
     pub operation: usize,
 }
 
-/// Most tokens of a batch.
+/// Maximum number of tokens of a batch.
 const TOKENS_MAX: usize = 100_000_000;
 
 impl Traffic {
-    /// The demand.
+    /// Reads the demand, which must fit this number of ranks.
     pub fn demand(&self, ranks: usize) -> Result<Demand, Failure> {
         let mut texts = Vec::new();
         for path in &self.files {

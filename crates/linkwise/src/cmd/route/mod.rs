@@ -1,6 +1,6 @@
-//! `linkwise route`: which links the bytes of skewed traffic take, and how far from the best possible that is.
+//! `linkwise route`: distributes the bytes of skewed traffic over links, and gives the distance to the lower bound.
 //!
-//! [`input`] makes a network and a demand of the arguments, [`plan`] answers for one demand.
+//! [`input`] builds a network and a demand from the arguments; [`plan`] plans one demand.
 
 mod input;
 mod plan;
@@ -15,7 +15,6 @@ pub enum Route {
     Plan(Box<plan::Args>),
 }
 
-/// Runs it.
 pub fn run(command: Route) -> Result<(), Failure> {
     match command {
         Route::Plan(a) => plan::run(*a),

@@ -1,4 +1,4 @@
-//! `linkwise route plan`: one demand, one plan, its proof.
+//! `linkwise route plan`: one plan for one demand, with its bound.
 
 use super::input::{On, Traffic};
 use super::print;
@@ -8,7 +8,7 @@ use route::{Demand, PlanError, Planner, PlannerEntry, PlannerSettings, RoutePlan
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Planning is repeated this often, or for this long, to tell how long it takes.
+/// Limits of the repetitions that measure the planning time: number, and total duration.
 const REPEATS_MAX: usize = 51;
 const REPEAT_S_MAX: f64 = 0.2;
 
@@ -40,13 +40,13 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-/// The planner of a name, or which there are.
+/// The planner with this name. The error lists the known planners.
 fn planner(name: &str) -> Result<PlannerEntry, String> {
     let known = ::papers::planners();
     known.by_name(name).copied().ok_or_else(|| format!("no planner `{name}`; known: {}", known.names()))
 }
 
-/// A planner's failure as the command's.
+/// A planner's error as a failure of the command.
 pub fn failed(e: PlanError) -> Failure {
     match e {
         PlanError::Ranks { demand, network } => Failure::input(format!(
@@ -56,30 +56,30 @@ pub fn failed(e: PlanError) -> Failure {
     }
 }
 
-/// A plan and what is said about it.
+/// A plan and its evaluation.
 pub struct Answer {
     pub cluster: String,
     pub net: RoutingNetwork,
     pub demand: Demand,
     pub planner: PlannerEntry,
     pub plan: RoutePlan,
-    /// Of whole bytes.
+    /// Congestion of the plan in whole bytes, seconds.
     pub congestion_s: f64,
     pub bottleneck: usize,
     pub planning_us: f64,
-    /// Static rules: plan or why there is none.
+    /// The plan of each static rule.
     pub baselines: Vec<(Rule, RoutePlan)>,
-    /// Bytes on every link, with the direct rule and with this plan.
+    /// Bytes on every link, with the direct rule (`before`) and with this plan (`after`).
     pub before: Vec<u64>,
     pub after: Vec<u64>,
 }
 
 impl Answer {
-    /// Congestion of whole bytes over the bound, minus one.
+    /// Congestion in whole bytes over the lower bound, minus one.
     pub fn gap(&self) -> f64 {
         if self.plan.lower_bound_s > 0.0 { (self.congestion_s / self.plan.lower_bound_s - 1.0).max(0.0) } else { 0.0 }
     }
-    /// Seconds that a link needs.
+    /// Time that a link needs for its bytes, seconds.
     pub fn seconds(&self, link: usize, bytes: &[u64]) -> f64 {
         let capacity = self.net.links[link].capacity_gb_per_s;
         if bytes[link] == 0 { 0.0 } else { bytes[link] as f64 / (capacity * 1e9) }
@@ -128,7 +128,6 @@ fn answer(args: &Args) -> Result<Answer, Failure> {
     Ok(answer)
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let answer = answer(&args)?;
     let bytes = match args.format {

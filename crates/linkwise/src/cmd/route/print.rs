@@ -1,4 +1,4 @@
-//! A plan in words, as JSON, as a drawing.
+//! A plan as text, as JSON and as a drawing.
 
 use super::plan::Answer;
 use ::report::{Axis, BarSeries, Place, Plot};
@@ -9,15 +9,15 @@ use serde_json::json;
 use std::io::Write;
 use topology::Bytes;
 
-/// Links of one table or drawing; of more, the busiest are shown.
+/// Maximum number of links in one table or drawing: the busiest.
 const LINKS_SHOWN_MAX: usize = 24;
 
-/// A table whose columns from `numbers` on are set right.
+/// A table whose columns from `numbers` on are right-aligned.
 pub fn table(head: &[&str], numbers: usize) -> Table {
     console::table(head, numbers..)
 }
 
-/// Seconds in a unit that fits.
+/// Seconds in a suitable unit.
 pub fn time(s: f64) -> String {
     match s {
         s if !s.is_finite() => "-".into(),
@@ -51,7 +51,7 @@ fn reason(a: &Answer) -> String {
     }
 }
 
-/// Links in the order of their load after, busiest first.
+/// Links by their load under the plan, busiest first.
 fn busiest(a: &Answer) -> Vec<usize> {
     let mut order: Vec<usize> = (0..a.net.links.len()).filter(|&l| a.before[l] + a.after[l] > 0).collect();
     let most = |l: usize| a.seconds(l, &a.after).max(a.seconds(l, &a.before));
@@ -59,7 +59,6 @@ fn busiest(a: &Answer) -> Vec<usize> {
     order
 }
 
-/// For people.
 pub fn text(a: &Answer) -> String {
     let plan = &a.plan;
     let bytes = a.demand.pairs().map(|p| p.2).sum::<u64>();
@@ -85,7 +84,7 @@ pub fn text(a: &Answer) -> String {
     out
 }
 
-/// The static rules next to the plan, and the busiest links.
+/// Two tables: the static rules next to the plan, and the busiest links.
 fn tables(a: &Answer) -> String {
     let mut t = table(&["rule", "congestion", "over the plan", "modelled completion"], 1);
     for (rule, p) in &a.baselines {
@@ -119,7 +118,7 @@ fn tables(a: &Answer) -> String {
     out + "All times follow from capacities (a model); none is measured.\n"
 }
 
-/// For scripts: everything that is needed to check plan and bound from outside. Flows are written one by one.
+/// The answer as JSON, with all data for an external check of plan and bound. Flows are written one by one.
 pub fn json(a: &Answer, out: &mut impl Write) -> std::io::Result<()> {
     let plan = &a.plan;
     let baselines: serde_json::Map<String, serde_json::Value> =
@@ -157,7 +156,7 @@ pub fn json(a: &Answer, out: &mut impl Write) -> std::io::Result<()> {
     out.write_all(b"]}\n")
 }
 
-/// To look at: the busiest links before and after.
+/// A drawing of the busiest links before and after.
 pub fn svg(a: &Answer) -> Result<String, Failure> {
     let order = busiest(a);
     let shown = &order[..order.len().min(LINKS_SHOWN_MAX)];

@@ -1,4 +1,4 @@
-//! `linkwise topology import`: a cluster file of what a site has.
+//! `linkwise topology import`: makes a cluster file from the files of a site.
 
 use super::put;
 use console::Failure;
@@ -116,7 +116,7 @@ fn count(text: &str) -> Result<u32, String> {
     console::number::whole_within(text, 1..=topology::HOSTS_MAX as u32)
 }
 
-/// The bytes and the name of a file; `-` is standard input.
+/// The content and the name of a file; `-` is standard input.
 fn read_source(path: &Path) -> Result<(Vec<u8>, String), Failure> {
     if path != Path::new("-") {
         return Ok((files::read_limited(path, read::FILE_SIZE_MAX)?, path.display().to_string()));
@@ -131,7 +131,7 @@ fn read_source(path: &Path) -> Result<(Vec<u8>, String), Failure> {
     Ok((bytes, "standard input".into()))
 }
 
-/// What the files say.
+/// Contents of all given files.
 #[derive(Default)]
 struct Site {
     hosts: Vec<merge::MergeSource>,
@@ -143,7 +143,6 @@ fn note(text: impl std::fmt::Display) {
     eprintln!("note: {text}");
 }
 
-/// Runs it.
 pub fn run(a: Box<Import>) -> Result<(), Failure> {
     let named = match &a.hosts {
         Some(list) => Some(
@@ -205,7 +204,7 @@ fn read_files(a: &Import, named: Option<&[String]>) -> Result<Site, Failure> {
     Ok(site)
 }
 
-/// The host types of the files, or the catalog's.
+/// The host types of the files, or those of the catalog.
 fn host_types(a: &Import, site: &Site) -> Result<Vec<HostType>, Failure> {
     if let Some(name) = &a.host_type {
         if let Some(first) = site.hosts.first() {
@@ -225,7 +224,7 @@ fn host_types(a: &Import, site: &Site) -> Result<Vec<HostType>, Failure> {
                 "no file describes a host: add the output of `nvidia-smi topo -m`, or --host-type (`linkwise topology types` lists them)",
             ));
         }
-        // One file may describe several systems: each becomes a type of its own.
+        // One file may describe several systems: each becomes its own host type.
         [one] => {
             let notes: Vec<String> = one.reading.notes.iter().map(|n| format!("{}: {n}", one.file)).collect();
             (one.reading.types.clone(), notes)
@@ -239,7 +238,7 @@ fn host_types(a: &Import, site: &Site) -> Result<Vec<HostType>, Failure> {
     Ok(types)
 }
 
-/// The note is about an assumption that a flag or another file replaces: it would contradict it.
+/// True if a note describes an assumption that a flag or another file replaces. Such a note is not printed.
 fn decided_by_flag(a: &Import, site: &Site, note: &str) -> bool {
     let known_model = a.gpu_model.as_deref().and_then(infer::model_by_name);
     let has_rates = site.ports.is_some() || site.wiring.as_ref().is_some_and(|(w, _)| !w.port_gbit_per_s.is_empty());
@@ -248,7 +247,7 @@ fn decided_by_flag(a: &Import, site: &Site, note: &str) -> bool {
         || (known_model.is_some() && (note.contains("NVLink taken as") || note.contains("PCIe taken as")))
 }
 
-/// What the user and the other files know better. Returns the class that `ibstat` tells.
+/// Applies what flags and other files say about a host type. Returns the class that `ibstat` tells.
 fn apply(a: &Import, t: &mut HostType, site: &Site) -> Result<Option<NetworkClass>, Failure> {
     if let Some(model) = &a.gpu_model {
         let facts = infer::model_by_name(model);
@@ -305,7 +304,8 @@ fn apply(a: &Import, t: &mut HostType, site: &Site) -> Result<Option<NetworkClas
     Ok(class)
 }
 
-/// An NCCL file written by hand or by a cloud has no NVLinks, whatever the host has. Without the GPU's model its links are unknown.
+/// Refuses a host whose NVLinks are unknown: an NCCL file written by hand or by a cloud has none, and only the GPU
+/// model could supply them.
 fn refuse_unknown_links(t: &HostType, site: &Site) -> Result<(), Failure> {
     let [only] = &site.hosts[..] else { return Ok(()) };
     let cannot_tell = only.reading.notes.iter().any(|n| n.starts_with(read::nccl_xml::NO_GPU_ELEMENTS));
@@ -320,7 +320,7 @@ fn refuse_unknown_links(t: &HostType, site: &Site) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The rate that a port has on most hosts of the fabric.
+/// Sets each NIC to the median rate of the ports with its name in the fabric.
 fn rates_of_fabric(t: &mut HostType, w: &Wiring, file: &str) {
     let mut set = 0;
     for nic in &mut t.nics {
@@ -346,7 +346,7 @@ fn of_file(site: &Site, message: &str) -> String {
     site.hosts.first().map_or(message.to_owned(), |s| format!("{}: {message}", s.file))
 }
 
-/// The class of the network, with a note where nothing tells it.
+/// The class of the network. Prints a note if no file or flag gives it.
 fn network_class(a: &Import, types: &[HostType], told: Option<NetworkClass>) -> NetworkClass {
     if let Some(n) = a.network {
         return n.class();
@@ -447,7 +447,7 @@ fn cluster(
     Ok(Cluster { name, types, hosts, network })
 }
 
-/// Trays of a rack share NVLink; linkwise models NVLink inside one host.
+/// Refuses NVL72 racks: their trays share NVLink, and linkwise models NVLink inside one host only.
 fn refuse_nvl72(a: &Import, types: &[HostType], hosts: &[Host]) -> Result<(), Failure> {
     let tray = types.iter().find(|t| host::shares_nvlink_with_other_hosts(&t.gpu_model));
     match tray {

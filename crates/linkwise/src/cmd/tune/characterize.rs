@@ -1,4 +1,4 @@
-//! `linkwise tune characterize`: how good is AUTO, and what does computation at the same time change?
+//! `linkwise tune characterize`: measures how good AUTO is, and how simultaneous computation changes the result.
 
 use super::read_text;
 use autotune::characterize::{Amplification, Characterization, amplifications};
@@ -22,7 +22,6 @@ pub struct Args {
     format: Format,
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let read = |path: &PathBuf| -> Result<Characterization, Failure> {
         let name = path.display().to_string();

@@ -1,4 +1,4 @@
-//! `linkwise tune`: measure every arm before a job, judge AUTO, and report what the plugin did.
+//! `linkwise tune`: measures every arm before a job, evaluates AUTO, and reports what the plugin did.
 
 mod characterize;
 mod policy_table;
@@ -18,7 +18,6 @@ pub enum Tune {
     Report(report::Args),
 }
 
-/// Runs it.
 pub fn run(command: Tune) -> Result<(), Failure> {
     match command {
         Tune::Profile(args) => profile::run(*args),
@@ -27,7 +26,7 @@ pub fn run(command: Tune) -> Result<(), Failure> {
     }
 }
 
-/// A policy file or a sweep as text.
+/// Reads a policy file or a sweep.
 pub fn read_text(path: &std::path::Path) -> Result<String, Failure> {
     Ok(files::read_text(path, autotune::policy_file::FILE_BYTES_MAX)?)
 }

@@ -3,7 +3,7 @@
 use autotune::policy_file::{PolicyFile, SizeLine};
 use console::{table, text_of};
 
-/// What an offline run found: one line per size and arm that was measured, and below it the arms that could not be.
+/// The result of an offline run: one line per size and measured arm, then the arms that could not be measured.
 pub fn policy_table(file: &PolicyFile, lines: &[SizeLine]) -> String {
     let number = |v: Option<f64>| v.map_or("-".into(), ::report::significant);
     let mut rows = Vec::new();

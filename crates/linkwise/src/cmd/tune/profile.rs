@@ -1,4 +1,4 @@
-//! `linkwise tune profile`: the offline run of [`autotune::profile`], with its progress and its tables.
+//! `linkwise tune profile`: the offline run of [`autotune::profile`], with progress and tables.
 
 use super::policy_table::policy_table;
 use crate::interrupt;
@@ -86,7 +86,6 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     profile::check_command(&args.command).map_err(failure)?;
     let of_command = || profile::collective_of_command(&args.command);
@@ -129,12 +128,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     report(&args, &profiled.map_err(failure)?)
 }
 
-/// A profile's error as the command's failure.
+/// An error of the profile as a failure of the command.
 fn failure(e: ProfileError) -> Failure {
     if e.is_malformed() { Failure::input(e) } else { Failure::impossible(e) }
 }
 
-/// What Ctrl-C says.
+/// The message at Ctrl-C.
 fn stopped(launches: usize, output: &Path) -> String {
     format!(
         "stopped: the readings of {launches} launches are stored next to {}; the same command goes on from there, --restart begins anew",

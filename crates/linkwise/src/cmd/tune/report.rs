@@ -1,4 +1,4 @@
-//! `linkwise tune report TRACE...`: what the plugin saw and did, from the traces of its processes.
+//! `linkwise tune report TRACE...`: reports what the plugin measured and chose, from the traces of its processes.
 
 use crate::job_report::{ModelArgs, html, read, text};
 use console::{Failure, PageFormat, print};
@@ -24,7 +24,6 @@ pub struct Args {
     format: PageFormat,
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let report = read(&args.traces, &args.model)?;
     if report.processes.is_empty() {
