@@ -93,8 +93,7 @@ pub struct ClassConstants {
     pub full_ring_gb_per_s: f64,
     /// Ring collectives inside one host.
     pub ring: LatencyCurve,
-    /// Ratio to the ring's rate of the rate at which a rank copies its own share in an out-of-place collective
-    /// (fitted).
+    /// Rate at which a rank copies its own share in an out-of-place collective, divided by the ring's rate (fitted).
     pub own_copy: f64,
     /// Share of the time of such a copy that an all-reduce takes (fitted).
     pub all_reduce_own_copy: f64,
@@ -132,8 +131,7 @@ pub struct PcieConstants {
     pub gen3_sockets: f64,
     /// Ring collectives.
     pub ring: LatencyCurve,
-    /// Ratio to the ring's rate of the rate at which a rank copies its own share in an out-of-place collective
-    /// (fitted).
+    /// Rate at which a rank copies its own share in an out-of-place collective, divided by the ring's rate (fitted).
     pub own_copy: f64,
     /// As `own_copy`, for all-to-all (fitted).
     pub direct_own_copy: f64,

@@ -236,8 +236,9 @@ impl<'c> Fabric<'c> {
         }
     }
 
-    /// Rate of a switch's uplinks, GB/s in one direction: the line rates of the NICs of its own hosts over the oversubscriptions of its tier
-    /// and of those below. O(1); the first call on a cluster with several host types O(hosts x tiers).
+    /// Rate of a switch's uplinks, GB/s in one direction: the sum of the line rates of the NICs of its hosts, divided
+    /// by the oversubscriptions of its tier and of the tiers below. O(1), but O(hosts x tiers) for the first call on a
+    /// cluster with several host types.
     pub fn uplink_gb_per_s(&self, tier: usize, switch: usize) -> f64 {
         let line = |t: &topology::HostType| t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum::<f64>();
         let below = self.cluster.oversubscription_up_to(tier).max(1e-6);
@@ -449,7 +450,7 @@ impl<'c> Fabric<'c> {
         for t in 0..self.cluster.tiers().len() {
             let below = self.cluster.gpus_below(t, allocation);
             if below.len() < 2 {
-                break; // the whole job is below one switch of this tier, so also of every higher tier
+                break; // the whole job is below one switch of this tier and therefore of every higher tier
             }
             let links = if tree { self.tree_links(t, &order, &below) } else { Vec::new() };
             out.extend(below.into_iter().enumerate().map(|(i, (switch, gpus))| {
@@ -502,7 +503,7 @@ impl<'c> Fabric<'c> {
         tree::links_that_leave(&order.iter().map(place).collect::<Vec<_>>(), below.len())
     }
 
-    /// As [`Fabric::estimate`], but without the limit of links inside hosts, for callers that measured those links.
+    /// As [`Fabric::estimate`], but without the limit of links inside hosts, for callers that measured these links.
     /// Same as [`Fabric::estimate`] for one host.
     pub fn estimate_between_hosts(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Estimate {
         if allocation.host_count() < 2 {
@@ -603,7 +604,8 @@ fn all_to_all_limit(job: &JobHosts, efficiency: f64) -> (f64, NetworkLimiter) {
     (worst.0, NetworkLimiter::Nic(job.first_of(worst.1.0), worst.1.1))
 }
 
-/// Send and receive: each rank sends to the next, so one GPU of every host sends to another host, over the NICs next to it.
+/// Send and receive: each rank sends to the next rank. One GPU of every host therefore sends to another host, over the
+/// NICs next to this GPU.
 fn send_recv_limit(job: &JobHosts, efficiency: f64) -> (f64, NetworkLimiter) {
     let mut worst = (f64::INFINITY, (0, 0));
     for (kind, host) in job.kinds.iter().enumerate() {

@@ -15,7 +15,7 @@ pub struct MaxMinFlow {
     pub priority: f64,
 }
 
-/// Why [`share`] refuses its input.
+/// Reason why [`share`] refuses its input.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MaxMinError {
     /// A flow names a link that does not exist.

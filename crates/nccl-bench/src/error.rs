@@ -57,7 +57,7 @@ pub enum BenchError {
         /// NCCL's last warnings.
         warnings: Vec<String>,
     },
-    /// NCCL called a CUDA or NVML function that the emulation lacks.
+    /// NCCL called a CUDA or NVML function that the emulation does not have.
     #[error(
         "NCCL {version} calls functions that the emulation lacks: {}; its decisions are not reliable. Add the functions to crates/nccl-bench/emulation",
         .calls.join(", ")

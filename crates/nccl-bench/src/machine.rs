@@ -1,4 +1,4 @@
-//! Properties of GPUs and processors that the emulation needs and the cluster file lacks.
+//! Properties of GPUs and processors that the emulation needs and the cluster file does not contain.
 
 use topology::HostType;
 

@@ -81,7 +81,7 @@ pub struct NcclDecision {
     pub protocol: Protocol,
     /// Channels that carry the call.
     pub channels: u32,
-    /// NCCL's own estimate, microseconds; `None` where the library reports none.
+    /// NCCL's own estimate, microseconds; `None` if the library reports none.
     pub time_us: Option<f64>,
     /// The model or the library.
     pub source: DecisionSource,

@@ -1,4 +1,5 @@
-//! The shipped constants. The fields that [`super`] marks as fitted come from least squares on the logarithm of the time, on these tables:
+//! The shipped constants. The fields that [`super`] marks as fitted are least-squares fits of the logarithm of the time
+//! to these tables:
 //!
 //! - rings, NVLS and all-to-all of A100, H100 and B200 hosts: the one-node sweeps of ai-dynamo/aiconfigurator and BandPilot's H100 tables;
 //! - V100: BandPilot's tables;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use topology::Collective;
 use topology::nccl::{Algorithm, Graph, GraphKind, NcclRate, PathType, Protocol};
 
-/// Maximum length of a line that is read.
+/// Maximum length of a line, bytes. Longer lines are skipped.
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of stored warnings.
 const WARNINGS_MAX: usize = 50;

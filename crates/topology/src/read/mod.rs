@@ -61,7 +61,7 @@ pub struct TopologyFile {
 }
 
 impl TopologyFile {
-    /// The only type, or `None` if there are several.
+    /// The only type; `None` if the file describes several.
     pub fn single(&self) -> Option<&HostType> {
         match &self.types[..] {
             [one] => Some(one),

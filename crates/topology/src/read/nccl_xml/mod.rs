@@ -112,7 +112,7 @@ fn xml_error(text: &str, file: &str, e: &roxmltree::Error) -> ReadError {
             ReadError::at(file, text, text.trim_end().len(), 1, message, REDUMP)
         }
         _ => {
-            // roxmltree ends its messages with "at line:column"; the error has its own position.
+            // Remove "at line:column" from the end of roxmltree's message, because the error has its own position.
             let message = e.to_string();
             let message = message.split(" at ").next().unwrap_or(&message).to_string();
             at(&format!("not well-formed XML: {message}"), "repair the element shown, or dump the file again")

@@ -35,7 +35,7 @@ pub struct Matrix {
     pub peer_access: bool,
     /// True for reads, false for writes.
     pub reads: bool,
-    /// `rate[from][to]`, GB/s; the diagonal is the rate of local copies, or 0 where it was not measured.
+    /// `rate[from][to]`, GB/s; the diagonal is the rate of local copies, or 0 if it was not measured.
     pub gb_per_s: Vec<Vec<f64>>,
 }
 
