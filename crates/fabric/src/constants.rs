@@ -1,14 +1,15 @@
-//! The constants that do not follow from the topology, one set per GPU generation and per network class.
+//! The constants that cannot be derived from the topology: one set per GPU generation and one per network class.
 //!
-//! Every field says whether it is *nominal* (a property of the hardware or of NCCL, from a source), *measured* (a plateau reading of single
-//! links) or *fitted* (a latency or ramp that the fitter of `linkwise validate --cross-fit` adjusted to published measurements). Measured
-//! bandwidths are not fitted on the families that `linkwise validate` reports.
+//! Every field says whether it is *nominal* (a property of the hardware or of NCCL, from a source), *measured* (the
+//! plateau of a single link's bandwidth) or *fitted* (a latency or ramp that the fitter of `linkwise validate
+//! --cross-fit` adjusted to published measurements). Measured bandwidths are not fitted to the families that `linkwise
+//! validate` reports.
 
 mod fitted;
 
 use topology::NetworkClass;
 
-/// GPU generations with the same kind of links and kernels.
+/// GPU generation: GPUs with the same kind of links and kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuClass {
@@ -27,7 +28,7 @@ pub enum GpuClass {
 }
 
 impl GpuClass {
-    /// The generation of a model name such as `nvidia-smi -L` prints; Ampere for unknown names.
+    /// The generation of a model name as `nvidia-smi -L` prints it; Ampere for unknown names.
     pub fn of(model: &str) -> GpuClass {
         Self::known(model).unwrap_or(GpuClass::Ampere)
     }
@@ -54,8 +55,9 @@ impl GpuClass {
     }
 }
 
-/// `time = base + step * steps + bytes / bandwidth + fill * steps^power * ln(1 + size / fill_at)`: the alpha-beta model plus the time to fill
-/// a pipeline whose chunks grow with the size (NCCL changes from LL to LL128 to Simple and uses larger chunks).
+/// `time = base + step * steps + bytes / bandwidth + fill * steps^power * ln(1 + size / fill_at)`: the alpha-beta model
+/// plus the time to fill the pipeline. The chunks of the pipeline grow with the size, because NCCL changes from LL to
+/// LL128 to Simple.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyCurve {
     /// Start of the kernel, microseconds (fitted).
@@ -66,14 +68,15 @@ pub struct LatencyCurve {
     pub fill_us: f64,
     /// Size where the ramp begins, bytes (fitted).
     pub fill_at: f64,
-    /// Exponent of the number of steps in the ramp: 0 no dependence, 1 proportional (fitted).
+    /// Exponent of the number of steps in the ramp: 0 is no dependence, 1 is proportional (fitted).
     pub fill_power: f64,
 }
 
 impl LatencyCurve {
-    /// Time without the transfer of bytes, microseconds. `width` is the ring rate of the GPU set over that of a fully linked set of its
-    /// generation. More lanes mean more channels, each with a smaller piece and its own pipeline to fill: a DGX-1 V100 at 16 MiB loses 15 us
-    /// with two rings, 30 to 42 us with four, 50 us with six.
+    /// Time without the transfer of bytes, microseconds. `width` is the ring rate of the GPU set divided by the ring
+    /// rate of a fully linked set of the same generation. More lanes mean more channels. Each channel carries a smaller
+    /// piece and fills its own pipeline: a DGX-1 V100 at 16 MiB loses 15 us with two rings, 30 to 42 us with four, 50
+    /// us with six.
     pub fn overhead_us(&self, steps: f64, size: f64, width: f64) -> f64 {
         let fill = self.fill_us * width.sqrt() * steps.powf(self.fill_power) * (size / self.fill_at).ln_1p();
         self.base_us + self.step_us * steps + fill
@@ -90,23 +93,24 @@ pub struct ClassConstants {
     pub full_ring_gb_per_s: f64,
     /// Ring collectives inside one host.
     pub ring: LatencyCurve,
-    /// Rate at which a rank copies its own share in an out-of-place collective, over the ring's rate (fitted).
+    /// Rate at which a rank copies its own share in an out-of-place collective, divided by the ring's rate (fitted).
     pub own_copy: f64,
-    /// Share of such a copy that an all-reduce needs (fitted).
+    /// Share of the time of such a copy that an all-reduce takes (fitted).
     pub all_reduce_own_copy: f64,
     /// NVLink SHARP all-reduce inside one host.
     pub nvls: LatencyCurve,
-    /// NVLink SHARP's constant B over the ring's rate (measured: 306.6/366 on H200, 309.6/366 on H100).
+    /// Ratio of NVLink SHARP's constant B to the ring's rate (measured: 306.6/366 on H200, 309.6/366 on H100).
     pub nvls_share: f64,
     /// All-to-all inside one host.
     pub all_to_all: LatencyCurve,
-    /// Rate of direct sends over the ring's rate (fitted).
+    /// Ratio of the rate of direct sends to the ring's rate (fitted).
     pub direct_share: f64,
     /// As `own_copy`, for all-to-all (fitted).
     pub direct_own_copy: f64,
 }
 
-/// Constants of PCIe paths; rates are shares of the line-coded rate of a GPU's own link ([`topology::Pcie::rate`]).
+/// Constants of PCIe paths; rates are shares of the rate of a GPU's own link after line coding
+/// ([`topology::Pcie::rate`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PcieConstants {
     /// A ring below PCIe switches (measured: A6000 0.68, WRX90 with Gen5 switches 0.74).
@@ -127,13 +131,13 @@ pub struct PcieConstants {
     pub gen3_sockets: f64,
     /// Ring collectives.
     pub ring: LatencyCurve,
-    /// Rate at which a rank copies its own share in an out-of-place collective, over the ring's rate (fitted).
+    /// Rate at which a rank copies its own share in an out-of-place collective, divided by the ring's rate (fitted).
     pub own_copy: f64,
     /// As `own_copy`, for all-to-all (fitted).
     pub direct_own_copy: f64,
     /// All-to-all.
     pub all_to_all: LatencyCurve,
-    /// Rate of direct sends over the ring's rate (fitted).
+    /// Ratio of the rate of direct sends to the ring's rate (fitted).
     pub direct_share: f64,
 }
 
@@ -147,11 +151,11 @@ pub struct NetworkConstants {
     pub tree_base_us: f64,
     /// Latency of a tree per doubling of the host count, microseconds (fitted).
     pub tree_level_us: f64,
-    /// Weight of the chunk in flight on each level of a tree, see [`NetworkConstants::levels_us`] (fitted).
+    /// Weight of the chunk in flight on each level of a tree; see [`NetworkConstants::levels_us`] (fitted).
     pub tree_chunk: f64,
     /// Start of a ring over hosts, microseconds (fitted).
     pub ring_base_us: f64,
-    /// Least time of a step of a ring over hosts, microseconds (fitted).
+    /// Minimum time of a step of a ring over hosts, microseconds (fitted).
     pub ring_step_us: f64,
     /// Start of NVLSTree, microseconds (fitted).
     pub nvls_tree_base_us: f64,
@@ -168,10 +172,11 @@ pub struct NetworkConstants {
 }
 
 impl NetworkConstants {
-    /// Cost of a tree's levels over `hosts` hosts, microseconds: for each doubling a latency, and one chunk in flight. A pipeline over `L`
-    /// levels with chunks of `c` bytes takes `(L + S/c)(latency + c/B)`, least for a chunk whose transfer takes the root of `latency` times
-    /// `S/B`, the time of the whole message (`flow_us`), over `L`. NCCL's chunks grow like this up to the size of its buffers. On 2 to 512
-    /// hosts of Alps a doubling costs 12.6 us at 8 B, 68 us at 1 MiB, 275 us at 16 MiB, and 380 to 530 us from 64 to 512 MiB.
+    /// Cost of a tree's levels over `hosts` hosts, microseconds: each doubling of the host count adds a latency and one
+    /// chunk in flight. A pipeline over `L` levels with chunks of `c` bytes takes `(L + S/c)(latency + c/B)`. The
+    /// minimum is at the chunk whose transfer takes `sqrt(latency * (S/B) / L)`, where `S/B` is the time of the whole
+    /// message (`flow_us`). NCCL's chunks grow in this way up to the size of its buffers. On 2 to 512 hosts of Alps a
+    /// doubling costs 12.6 us at 8 B, 68 us at 1 MiB, 275 us at 16 MiB, and 380 to 530 us from 64 to 512 MiB.
     pub fn levels_us(&self, hosts: usize, level_us: f64, chunk: f64, flow_us: f64) -> f64 {
         let growing = chunk * (level_us * flow_us).sqrt();
         let chunk_us = if growing.is_finite() {
@@ -182,15 +187,16 @@ impl NetworkConstants {
         (hosts.max(1) as f64).log2() * (level_us + chunk_us)
     }
 
-    /// Time of a ring, microseconds: its steps have a least time each, and its bytes take `flow_us`. Steps and bytes overlap in part: a soft
-    /// maximum of order 2. (Ten H100 hosts alone ask for an order of 4, the 16 MiB rows of BandPilot's four hosts for a sum; order 2 has the
-    /// least error over both.)
+    /// Time of a ring, microseconds: each step has a minimum time, and the bytes take `flow_us`. Steps and bytes
+    /// overlap in part, so the time is a soft maximum of order 2. (Order 4 fits ten H100 hosts best, a sum fits the 16
+    /// MiB rows of BandPilot's four hosts best; order 2 has the smallest error over both.)
     pub fn ring_us(&self, steps: f64, flow_us: f64) -> f64 {
         (self.ring_base_us + self.ring_step_us * steps).hypot(flow_us)
     }
 }
 
-/// Weights of shared NICs, channels and trees (NIC loads of NCCL's own rings and trees, fitted on half of BandPilot's 2 GiB table).
+/// Weights of shared NICs, channels and trees (fitted to the NIC loads of NCCL's own rings and trees on half of
+/// BandPilot's 2 GiB table).
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ShareConstants {
     /// Highest rate of one channel, GB/s (measured: 8+8+8 18.7, 8+8+8+8 19.8).
@@ -199,21 +205,21 @@ pub struct ShareConstants {
     pub met: f64,
     /// Load factor if several NICs send into one NIC (fitted).
     pub incast: f64,
-    /// The same if the receiving GPU is not next to that NIC (fitted).
+    /// Load factor if several NICs send into one NIC and the receiving GPU is not next to that NIC (fitted).
     pub incast_far: f64,
     /// Further factor if the channels of one NIC end on several GPUs (fitted).
     pub scattered: f64,
-    /// Efficiency of trees over that of rings (fitted).
+    /// Ratio of the efficiency of trees to that of rings (fitted).
     pub tree: f64,
     /// Efficiency factor of NVLSTree on three hosts or more (fitted).
     pub nvls_tree_many: f64,
-    /// Highest algorithm bandwidth of NVLSTree over the ring rate of one host (fitted: 244 of 366 GB/s).
+    /// Ratio of NVLSTree's highest algorithm bandwidth to the ring rate of one host (fitted: 244 of 366 GB/s).
     pub nvls_tree_ceiling: f64,
     /// Factor by which a tree over LL128 takes longer (fitted).
     pub tree_ll128: f64,
 }
 
-/// All constants. [`Constants::default`] gives the shipped ones. Fitting changes the fields marked as fitted.
+/// All constants. [`Constants::default`] gives the shipped constants. Fitting changes the fields marked as fitted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Constants {
     classes: [ClassConstants; 6],
@@ -222,7 +228,7 @@ pub struct Constants {
     networks: [NetworkConstants; 6],
     /// Weights of shared NICs and channels.
     pub share: ShareConstants,
-    /// Rate of an NVLink hop over another GPU, over that of a direct hop (measured: V100 18 of 22 GB/s).
+    /// Ratio of the rate of an NVLink hop through another GPU to that of a direct hop (measured: V100 18 of 22 GB/s).
     pub relay: f64,
 }
 
@@ -237,8 +243,9 @@ impl Default for Constants {
 }
 
 impl Constants {
-    /// The start of every fit: measured and nominal fields as shipped, and for every generation the same latencies, near those of NCCL's own
-    /// cost model (base 6.6 us, 0.6 to 3.4 us per step, NVLS 25 us, network 14 us; `facts/nccl.md` 3.2).
+    /// The starting point of every fit: measured and nominal fields as shipped, and the same latencies for every
+    /// generation, near those of NCCL's own cost model (base 6.6 us, 0.6 to 3.4 us per step, NVLS 25 us, network 14 us;
+    /// `facts/nccl.md` 3.2).
     pub fn nominal() -> Constants {
         let mut c = Constants::default();
         for class in &mut c.classes {
@@ -270,13 +277,13 @@ impl Constants {
         }
         c
     }
-    /// Whether the weights of shared NICs and channels are fitted.
+    /// True if the weights of shared NICs and channels are fitted.
     pub fn is_fitted(&self) -> bool {
         self.share != Constants::unfitted().share
     }
 
-    /// No fitted constant: [`Constants::nominal`] with neutral weights for sharing and an efficiency of at most 0.95. For evaluations on the
-    /// tables from which the shipped constants were fitted.
+    /// Constants without any fit: [`Constants::nominal`] with neutral weights for sharing and an efficiency of at most
+    /// 0.95. For evaluations on the tables that the shipped constants were fitted to.
     pub fn unfitted() -> Constants {
         let mut c = Constants::nominal();
         for n in &mut c.networks {

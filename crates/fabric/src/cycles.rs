@@ -1,25 +1,26 @@
 //! Packs rings into the NVLinks of a host without switches.
 //!
-//! A ring over a set of GPUs is a directed Hamiltonian cycle. Every link carries at most as many rings as it has lanes in that direction.
-//! The bus bandwidth of a ring collective is the number of rings that fit, times the rate of one link. NCCL's search reaches the
-//! fractional optimum for up to 4 GPUs and the integer optimum beyond (measured on a DGX-1 P100: `facts/measurements.md` section 2).
-//! If no direct cycle exists, a hop may go over one GPU of the set (NCCL's NVB paths).
+//! A ring over a set of GPUs is a directed Hamiltonian cycle. Every link carries at most as many rings as it has lanes
+//! in that direction. The bus bandwidth of a ring collective is the number of rings that fit, times the rate of one
+//! link. NCCL's search reaches the fractional optimum for up to 4 GPUs and the integer optimum for more GPUs (measured
+//! on a DGX-1 P100: `facts/measurements.md` section 2). If no direct cycle exists, a hop may pass through one GPU of
+//! the set (NCCL's NVB paths).
 
-/// Largest set of GPUs that is searched. Larger sets get no ring.
+/// Maximum number of GPUs of a set that is searched. Larger sets get no ring.
 const GPUS_MAX: usize = 8;
-/// Most cycles that the search lists.
+/// Maximum number of cycles that the search lists.
 const CYCLES_MAX: usize = 20_000;
-/// Most steps of the packing search. At this number it returns the best packing so far.
+/// Maximum number of steps of the packing search. At this number the search returns the best packing so far.
 const STEPS_MAX: usize = 100_000;
-/// Most relayed hops of one ring.
+/// Maximum number of relayed hops of one ring.
 const RELAYS_MAX: usize = 2;
 
 /// The number of rings that fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RingPacking {
-    /// Rings at the rate of one link each; 0 if there is no ring.
+    /// Number of rings, each at the rate of one link; 0 if there is no ring.
     pub rings: f64,
-    /// Whether the rings need a relayed hop.
+    /// True if the rings need a relayed hop.
     pub relayed: bool,
 }
 
@@ -38,7 +39,8 @@ pub fn pack_rings(n: usize, lanes: &[u8]) -> RingPacking {
     if found.is_empty() {
         return none;
     }
-    // The fractional optimum of a small case has a small denominator: pack integers into multiplied lanes.
+    // The fractional optimum of a small set has a small denominator, so multiply the lanes and pack an integer number
+    // of rings.
     let multiples: &[u8] = if n <= 4 && !relayed { &[1, 2, 3] } else { &[1] };
     let best = multiples
         .iter()
@@ -65,13 +67,14 @@ fn list_rings(n: usize, lanes: &[u8], relays: usize) -> Vec<RingLinks> {
 struct RingSearch<'a> {
     n: usize,
     lanes: &'a [u8],
-    /// Times that the path so far uses each link.
+    /// Number of times that the path uses each link.
     used: Vec<u8>,
     found: Vec<RingLinks>,
 }
 
 impl RingSearch<'_> {
-    /// Extends a path of `count` GPUs (`seen` as a bit mask) that ends at `at`, with at most `relays` further relayed hops.
+    /// Extends a path of `count` GPUs (`seen` is their bit mask) that ends at `at`, with at most `relays` more relayed
+    /// hops.
     fn extend(&mut self, at: usize, seen: u32, count: usize, relays: usize) {
         let n = self.n;
         if self.found.len() >= CYCLES_MAX {
@@ -127,7 +130,7 @@ struct PackingSearch<'a> {
 }
 
 impl PackingSearch<'_> {
-    /// Adds rings from index `from` on to a packing of `packed` rings.
+    /// Extends a packing of `packed` rings by rings with index `from` or higher.
     fn pack_more(&mut self, from: usize, packed: u32) {
         self.best = self.best.max(packed);
         self.steps += 1;
@@ -148,7 +151,7 @@ impl PackingSearch<'_> {
         }
     }
 
-    /// Upper bound on the rings that still fit: the fewest free lanes in or out of any GPU.
+    /// Upper bound on the number of rings that still fit: the smallest number of free lanes in or out of any GPU.
     fn rings_left_max(&self) -> u32 {
         let n = self.n;
         let lanes = |g: usize| {

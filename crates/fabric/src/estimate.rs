@@ -44,17 +44,17 @@ pub struct Estimate {
     pub busbw: Bandwidth,
     /// Time of one operation.
     pub time: Seconds,
-    /// The assumed algorithm; `None`: sends from rank to rank, for which NCCL has no algorithm.
+    /// The assumed algorithm; `None` for sends from rank to rank, for which NCCL has no algorithm.
     pub algorithm: Option<Algorithm>,
     /// The part of the hardware that limits the allocation.
     pub bottleneck: Bottleneck,
 }
 
-/// The two limits of an allocation without latency: the links inside hosts and the network between them.
+/// The two bandwidth limits of an allocation, without latency: the links inside hosts and the network between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct BandwidthLimits {
-    /// Smallest bus bandwidth that a host with two GPUs or more of the allocation reaches alone at this size, GB/s; infinite if every host
-    /// gives one GPU.
+    /// Smallest bus bandwidth, GB/s, that a host with at least two GPUs of the allocation reaches alone at this size.
+    /// Infinite if every host has one GPU of the allocation.
     pub intra_min_gb_per_s: f64,
     /// The host with that minimum.
     pub intra_host: Option<HostId>,
@@ -72,7 +72,7 @@ pub struct Fabric<'c> {
     cluster: &'c Cluster,
     constants: Arc<Constants>,
     tables: Arc<Vec<IntraTable>>,
-    /// Rates of the uplinks by tier and switch, GB/s; filled at the first use.
+    /// Rates of the uplinks by tier and switch, GB/s; filled on first use.
     uplinks: Arc<OnceLock<Vec<Vec<f64>>>>,
 }
 
@@ -84,7 +84,8 @@ pub struct FabricTables {
 }
 
 impl FabricTables {
-    /// The fabric of the cluster of these tables, or of one with the same host types in the same order. O(1).
+    /// The fabric of the cluster that these tables were computed for, or of a cluster with the same host types in the
+    /// same order. O(1).
     pub fn on<'c>(&self, cluster: &'c Cluster) -> Fabric<'c> {
         Fabric {
             cluster,
@@ -109,7 +110,7 @@ struct NetworkBound {
     busbw_gb_per_s: f64,
     limiter: NetworkLimiter,
     algorithm: Option<Algorithm>,
-    /// The algorithm runs over LL128.
+    /// True if the algorithm uses the LL128 protocol.
     ll128: bool,
 }
 
@@ -124,7 +125,8 @@ impl<'c> Fabric<'c> {
         let tables = cluster.types.iter().map(|t| IntraTable::new(t, &constants)).collect();
         Fabric { cluster, constants: Arc::new(constants), tables: Arc::new(tables), uplinks: Arc::default() }
     }
-    /// The same fabric with other latencies and ramps. Keeps the intra tables, so plateau rates do not change. O(1).
+    /// The same fabric with other latencies and ramps. Keeps the intra tables, so that plateau rates do not change.
+    /// O(1).
     pub fn retuned(&self, constants: Constants) -> Self {
         Fabric { constants: Arc::new(constants), ..self.clone() }
     }
@@ -234,8 +236,9 @@ impl<'c> Fabric<'c> {
         }
     }
 
-    /// Rate of a switch's uplinks, GB/s in one direction: the line rates of the NICs of its own hosts over the oversubscriptions of its tier
-    /// and of those below. O(1); the first call on a cluster with several host types O(hosts x tiers).
+    /// Rate of a switch's uplinks, GB/s in one direction: the sum of the line rates of the NICs of its hosts, divided
+    /// by the oversubscriptions of its tier and of the tiers below. O(1), but O(hosts x tiers) for the first call on a
+    /// cluster with several host types.
     pub fn uplink_gb_per_s(&self, tier: usize, switch: usize) -> f64 {
         let line = |t: &topology::HostType| t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum::<f64>();
         let below = self.cluster.oversubscription_up_to(tier).max(1e-6);
@@ -253,18 +256,19 @@ impl<'c> Fabric<'c> {
         rates[tier][switch] / below
     }
 
-    /// Most bus bandwidth that the links of an allocation allow any algorithm at any size: no latency, line rates, even loads. No estimate
-    /// is above it. Infinite on one host without GPU links. O(hosts).
+    /// Upper bound on the bus bandwidth of an allocation for any algorithm and size, from line rates and even loads,
+    /// without latency. Every estimate is at or below it. Infinite on one host without GPU links. O(hosts).
     ///
-    /// Each host of an all-reduce sends at least the buffer, and all `N` hosts together send it `2(N-1)` times; a host of an all-gather
-    /// receives what the others have.
+    /// In an all-reduce each host sends at least the buffer, and all `N` hosts together send the buffer `2(N-1)` times.
+    /// In an all-gather a host receives the shares of all other hosts.
     pub fn links_alone(&self, allocation: &Allocation, collective: Collective) -> Bandwidth {
         let ranks = allocation.gpu_count() as f64;
         if ranks < 2.0 {
             return Bandwidth::ZERO;
         }
         let job = self.job_hosts(allocation);
-        // Bytes over the buffer that leave or enter a set of `gpus` GPUs, over the bytes that bus bandwidth counts.
+        // Bytes that leave or enter a set of `gpus` GPUs, as a multiple of the buffer, divided by the bytes that bus
+        // bandwidth counts.
         let bus = collective.bus_factor(job.ranks);
         let least = |gpus: f64| match collective {
             Collective::AllToAll => gpus * (ranks - gpus) / (ranks * bus),
@@ -370,7 +374,8 @@ impl<'c> Fabric<'c> {
         }
     }
 
-    /// The lowest limit of pairs of hosts with a given rate and of oversubscribed tiers: `(bus bandwidth in GB/s, name)`.
+    /// The lowest limit from pairs of hosts with a given rate and from oversubscribed tiers: `(bus bandwidth in GB/s,
+    /// name)`.
     fn shared_links(
         &self,
         allocation: &Allocation,
@@ -390,7 +395,8 @@ impl<'c> Fabric<'c> {
                 worst = Some((rate, name));
             }
         };
-        // Bytes over the link between neighbouring hosts, over bus bandwidth: a ring sends everything once, a tree of two hosts both ways.
+        // Ratio of the bytes between neighbouring hosts to bus bandwidth: a ring sends all bytes once, a tree of two
+        // hosts sends them both ways.
         let tree =
             collective == Collective::AllReduce && matches!(algorithm, Some(Algorithm::Tree | Algorithm::NvlsTree));
         let per_bus = if tree { ranks / (2.0 * (ranks - 1.0)) } else { 1.0 };
@@ -418,18 +424,19 @@ impl<'c> Fabric<'c> {
         worst
     }
 
-    /// The NICs, by index, that all hosts of an allocation use. O(hosts).
+    /// Indices of the NICs that all hosts of an allocation use. O(hosts).
     fn common_nics(&self, allocation: &Allocation) -> u32 {
         let touched = |&(h, m): &(HostId, GpuMask)| self.cluster.type_of(h).nics_touched(m);
         allocation.parts().iter().map(touched).fold(u32::MAX, |a, b| a & b)
     }
 
-    /// The uplinks that an allocation uses: tier, switch, and GB/s in one direction per GB/s of bus bandwidth. `per_bus`: the share of bus
-    /// bandwidth that crosses between neighbours on a ring or a tree. O(hosts x tiers).
+    /// The uplinks that an allocation uses: tier, switch, and GB/s in one direction per GB/s of bus bandwidth.
+    /// `per_bus` is the share of bus bandwidth that neighbours on a ring or tree exchange. O(hosts x tiers).
     ///
-    /// A ring enters and leaves a switch once, for any number of hosts below. Of the two trees, each with half of the bytes, every link between
-    /// hosts of different switches crosses. All-to-all sends everything that is not for the switch's own hosts. In a rail-optimised fabric with joined rails, the NICs of a host that not all hosts of the job use reach the others
-    /// over the uplinks, too.
+    /// A ring enters and leaves a switch once, for any number of hosts below it. The two trees carry half of the bytes
+    /// each; every tree link between hosts of different switches uses the uplinks. All-to-all sends all bytes for hosts
+    /// of other switches over the uplinks. In a rail-optimised fabric with joined rails, NICs that only some hosts of
+    /// the job use also reach the other hosts over the uplinks.
     pub(crate) fn uplink_crossings(
         &self,
         allocation: &Allocation,
@@ -443,7 +450,7 @@ impl<'c> Fabric<'c> {
         for t in 0..self.cluster.tiers().len() {
             let below = self.cluster.gpus_below(t, allocation);
             if below.len() < 2 {
-                break; // the whole job is below one switch of this tier, so also of every higher tier
+                break; // the whole job is below one switch of this tier and therefore of every higher tier
             }
             let links = if tree { self.tree_links(t, &order, &below) } else { Vec::new() };
             out.extend(below.into_iter().enumerate().map(|(i, (switch, gpus))| {
@@ -475,7 +482,7 @@ impl<'c> Fabric<'c> {
         out
     }
 
-    /// The hosts of an allocation in the order of the trees: those below one switch follow each other, on every tier.
+    /// The hosts of an allocation in the order of the trees: on every tier, the hosts below one switch are adjacent.
     fn grouped_by_switch(&self, allocation: &Allocation) -> Vec<HostId> {
         let mut hosts: Vec<HostId> = allocation.parts().iter().map(|p| p.0).collect();
         let tiers = self.cluster.tiers().len();
@@ -487,7 +494,7 @@ impl<'c> Fabric<'c> {
         hosts
     }
 
-    /// Of every switch in `below`: the links of both trees that leave its hosts.
+    /// For every switch in `below`, the number of links of both trees that leave its hosts.
     fn tree_links(&self, tier: usize, order: &[HostId], below: &[(usize, usize)]) -> Vec<u32> {
         let place = |h: &HostId| {
             let switch = self.cluster.switch_of(tier, *h);
@@ -496,7 +503,8 @@ impl<'c> Fabric<'c> {
         tree::links_that_leave(&order.iter().map(place).collect::<Vec<_>>(), below.len())
     }
 
-    /// As [`Fabric::estimate`], but without the limit of links inside hosts, for callers that measured those links. No difference for one host.
+    /// As [`Fabric::estimate`], but without the limit of links inside hosts, for callers that measured these links.
+    /// Same as [`Fabric::estimate`] for one host.
     pub fn estimate_between_hosts(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Estimate {
         if allocation.host_count() < 2 {
             return self.estimate(allocation, collective, size);
@@ -504,10 +512,12 @@ impl<'c> Fabric<'c> {
         self.estimate_across(allocation, collective, size, RunOptions::default(), false)
     }
 
-    /// The estimate of an allocation of two hosts or more. `limit_by_hosts`: the links inside hosts count as limits.
+    /// The estimate of an allocation of two hosts or more. `limit_by_hosts`: true if the links inside hosts count as
+    /// limits.
     ///
-    /// On whole hosts with NVLink SHARP, NCCL's estimates of NVLSTree, trees and rings are nearly equal over a wide range of sizes, and releases
-    /// choose differently there. So the fastest of them counts on such hosts, and a larger message is never slower per byte.
+    /// On whole hosts with NVLink SHARP, NCCL's estimates of NVLSTree, trees and rings are nearly equal over a wide
+    /// range of sizes, and releases choose differently. The estimate on such hosts therefore uses the fastest of the
+    /// three algorithms, and a larger message is never slower per byte.
     fn estimate_across(
         &self,
         allocation: &Allocation,
@@ -579,7 +589,7 @@ impl<'c> Fabric<'c> {
     }
 }
 
-/// All-to-all: host h with g GPUs sends g x (ranks - g) shares of size / ranks over all its NICs.
+/// All-to-all: a host with g GPUs sends g x (ranks - g) shares of size / ranks over all its NICs.
 fn all_to_all_limit(job: &JobHosts, efficiency: f64) -> (f64, NetworkLimiter) {
     let ranks = job.ranks as f64;
     let mut worst = (f64::INFINITY, (0, 0));
@@ -594,7 +604,8 @@ fn all_to_all_limit(job: &JobHosts, efficiency: f64) -> (f64, NetworkLimiter) {
     (worst.0, NetworkLimiter::Nic(job.first_of(worst.1.0), worst.1.1))
 }
 
-/// Send and receive: each rank sends to the next, so one GPU of every host sends to another host, over the NICs next to it.
+/// Send and receive: each rank sends to the next rank. One GPU of every host therefore sends to another host, over the
+/// NICs next to this GPU.
 fn send_recv_limit(job: &JobHosts, efficiency: f64) -> (f64, NetworkLimiter) {
     let mut worst = (f64::INFINITY, (0, 0));
     for (kind, host) in job.kinds.iter().enumerate() {
@@ -607,7 +618,8 @@ fn send_recv_limit(job: &JobHosts, efficiency: f64) -> (f64, NetworkLimiter) {
     (worst.0, NetworkLimiter::Nic(job.first_of(worst.1.0), worst.1.1))
 }
 
-/// The host whose links inside limit bus bandwidth most, with that limit in GB/s. `None` if no host gives two GPUs.
+/// The host whose internal links give the lowest limit, and that limit in GB/s of bus bandwidth. `None` if no host has
+/// two GPUs of the allocation.
 fn tightest_host(job: &JobHosts, algorithm: Option<Algorithm>) -> Option<(f64, HostId)> {
     let r = job.ranks as f64;
     let mut tightest: Option<(f64, HostId)> = None;
@@ -629,8 +641,8 @@ fn tightest_host(job: &JobHosts, algorithm: Option<Algorithm>) -> Option<(f64, H
     tightest
 }
 
-/// Time of a collective between hosts, microseconds. `flow_us`: its bytes at the rate of the links; `packets`: how much longer they take in
-/// the protocol's packets.
+/// Time of a collective between hosts, microseconds. `flow_us` is the time of its bytes at the rate of the links;
+/// `packets` is the factor by which the protocol's packets lengthen it.
 fn between_hosts_us(
     net: &NetworkConstants,
     algorithm: Option<Algorithm>,

@@ -1,11 +1,11 @@
-//! Inside one host: the bandwidth of the chosen GPUs' links, and the time of a collective.
+//! The bandwidth of links between GPUs of one host, and the time of a collective on them.
 
 use crate::constants::{ClassConstants, Constants, GpuClass};
 use crate::cycles;
 use topology::nccl::Algorithm;
 use topology::{Bandwidth, Bytes, Collective, GpuMask, HostType, PathKind};
 
-/// The kind of links that carries a GPU set's bytes.
+/// The kind of links that carries the bytes of a set of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Carrier {
     /// NVLink, direct or over switches.
@@ -98,7 +98,8 @@ pub fn intra_entry(host: &HostType, mask: GpuMask, constants: &Constants) -> Int
     IntraEntry { ring_gb_per_s: pcie_ring(host, &gpus, constants), carrier: Carrier::Pcie, nvls_gb_per_s: 0.0 }
 }
 
-/// Rate of a ring that crosses PCIe, GB/s: the rate of its weakest hop, with the capacity of host bridges and sockets.
+/// Rate of a ring that crosses PCIe, GB/s: the rate of its slowest hop, limited by the capacity of host bridges and
+/// sockets.
 fn pcie_ring(host: &HostType, gpus: &[usize], constants: &Constants) -> f64 {
     let c = &constants.pcie;
     let rate = host.pcie.rate().gb_per_s();
@@ -110,7 +111,7 @@ fn pcie_ring(host: &HostType, gpus: &[usize], constants: &Constants) -> f64 {
     if !peer_to_peer(host) {
         return (c.staged_gpu * rate).min(c.staged_socket * rate / fullest as f64);
     }
-    // The ring is at least as fast as the slowest of all pairs, so a measured matrix of pairs lowers the nominal rate.
+    // The ring is at least as fast as the slowest pair. A measured matrix of pairs therefore lowers the nominal rate.
     let pairs = || gpus.iter().flat_map(|&a| gpus.iter().filter(move |&&b| b != a).map(move |&b| (a, b)));
     let worst = pairs().map(|(a, b)| host.gpu_paths[a][b]).filter(|p| !matches!(p, PathKind::NvLink(_))).max();
     let below_switch = matches!(worst, Some(PathKind::Pix | PathKind::Pxb) | None);
@@ -135,7 +136,8 @@ fn pcie_ring(host: &HostType, gpus: &[usize], constants: &Constants) -> f64 {
     }
 }
 
-/// GeForce boards since the 40 series have no peer-to-peer over PCIe and stage bytes in host memory.
+/// False for GeForce boards since the 40 series: they have no peer-to-peer over PCIe and copy bytes through host
+/// memory.
 fn peer_to_peer(host: &HostType) -> bool {
     !["4090", "4080", "5090", "5080"].iter().any(|m| host.gpu_model.contains(m))
 }
@@ -143,9 +145,11 @@ fn peer_to_peer(host: &HostType) -> bool {
 /// Options of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunOptions {
-    /// The forced algorithm, if any. Ring, tree, NVLS and NVLS tree have a model of their own; others count as a ring.
+    /// The forced algorithm, if any. Ring, tree, NVLS and NVLS tree have their own models; other algorithms count as a
+    /// ring.
     pub algorithm: Option<Algorithm>,
-    /// Send and receive buffers differ, so every rank copies its own share (nccl-tests' out-of-place column).
+    /// True if send and receive buffers differ, so that every rank copies its own share (nccl-tests' out-of-place
+    /// column).
     pub out_of_place: bool,
 }
 
@@ -185,7 +189,7 @@ pub fn time_us(
     let overhead = curve.overhead_us(steps, s, width);
     let own_copy = if pcie { constants.pcie.own_copy } else { class.own_copy };
     let copy = match collective {
-        // An all-reduce copies its own share with any buffers. Over PCIe the transfer hides the copy.
+        // An all-reduce copies its own share both in place and out of place. Over PCIe the transfer hides the copy.
         Collective::AllReduce if pcie => 0.0,
         Collective::AllReduce => class.all_reduce_own_copy * (s / ranks / 1e3) / (ring * class.own_copy),
         Collective::AllGather | Collective::ReduceScatter => own / (ring * own_copy),
@@ -201,7 +205,7 @@ pub fn time_us(
     });
     let (us, algorithm) = match (run.algorithm, by_nvls) {
         (Some(Algorithm::Ring), _) => (by_ring, Algorithm::Ring),
-        // A tree inside one host is a chain: it uses the ring's links twice (measured on L40S: 0.92 of the ring).
+        // A tree inside one host is a chain: it uses the links of the ring twice (measured on L40S: 0.92 of the ring).
         (Some(Algorithm::Tree), _) => (by_ring + wire / ring * 0.087, Algorithm::Tree),
         (Some(Algorithm::Nvls | Algorithm::NvlsTree), Some(t)) => (t, Algorithm::Nvls),
         (_, Some(t)) if t < by_ring => (t, Algorithm::Nvls),

@@ -1,13 +1,14 @@
 //! The hosts of a job on several hosts, grouped by kind.
 //!
-//! The network traffic of a host depends on its type, its GPUs' NICs and their health, so a job on hundreds of hosts has few kinds of hosts.
-//! [`crate::network`] computes per kind, or per pair of neighbouring kinds in the ring, instead of per host.
+//! The network traffic of a host depends on its type, on the NICs of its GPUs and on their health. A job on hundreds of
+//! hosts therefore has few kinds of hosts. [`crate::network`] computes once per kind, or once per pair of neighbouring
+//! kinds in the ring, instead of once per host.
 
 use crate::constants::GpuClass;
 use crate::estimate::Fabric;
 use topology::{Allocation, HostId};
 
-/// A kind of host of a job: the GPUs and NICs that the job uses there.
+/// A kind of host: the GPUs and NICs that the job uses on a host.
 #[derive(Clone, Debug)]
 pub struct JobHost {
     /// The first host of this kind.
@@ -18,22 +19,22 @@ pub struct JobHost {
     pub nics: Vec<(u8, f64)>,
     /// Line rate of one healthy NIC, GB/s.
     pub line: f64,
-    /// Whether the job uses all GPUs of the host, and each has one NIC.
+    /// True if the job uses all GPUs of the host and each GPU has one NIC.
     pub whole_rail: bool,
     /// Bus bandwidth of a ring inside the host for large messages, GB/s; infinite for one GPU.
     pub ring_gb_per_s: f64,
-    /// Whether its NVSwitches multicast.
+    /// True if the host's NVSwitches multicast.
     pub multicast: bool,
-    /// The generation of its GPUs.
+    /// The generation of the host's GPUs.
     pub class: GpuClass,
 }
 
 /// The hosts of a job.
 #[derive(Clone, Debug, Default)]
 pub struct JobHosts {
-    /// The different kinds, in the order of their first host.
+    /// The kinds, ordered by first host.
     pub kinds: Vec<JobHost>,
-    /// Index of every host's kind, in the order of the ring.
+    /// Index of the kind of every host, in ring order.
     pub order: Vec<u32>,
     /// Number of GPUs.
     pub ranks: usize,
@@ -57,7 +58,7 @@ impl JobHosts {
 impl Fabric<'_> {
     /// The hosts of an allocation. O(hosts x kinds).
     pub(crate) fn job_hosts(&self, allocation: &Allocation) -> JobHosts {
-        /// Equal for hosts of one kind.
+        /// The fields that define a kind.
         #[derive(Clone, Copy, PartialEq)]
         struct HostKey<'h> {
             host_type: usize,
@@ -73,7 +74,7 @@ impl Fabric<'_> {
             let nic_health = if healthy { &[][..] } else { &h.nic_health };
             let key = HostKey { host_type: h.host_type, mask: mask.0, nic_health };
             job.ranks += mask.count();
-            // Neighbours are often of one kind.
+            // Try the previous host's kind first: neighbouring hosts often have the same kind.
             let kind = match job.order.last() {
                 Some(&last) if keys[last as usize] == key => last as usize,
                 _ => keys.iter().position(|k| *k == key).unwrap_or(keys.len()),

@@ -50,7 +50,7 @@ impl Fabric<'_> {
         self.loads_on(allocation, collective, size, &|_| true)
     }
 
-    /// The same, of NICs only those on the hosts asked for. O(hosts + their NICs).
+    /// The same, restricted to the NICs of the given hosts. O(hosts + NICs of these hosts).
     pub fn loads_on(
         &self,
         allocation: &Allocation,
@@ -66,7 +66,7 @@ impl Fabric<'_> {
         let cluster = self.cluster();
         let ranks = allocation.gpu_count() as f64;
         let algorithm = self.algorithm_between(allocation, collective, size);
-        // A job's payload reaches only this share of a link's line rate, so its loads are divided by it.
+        // The payload reaches only this share of a link's line rate, so divide the loads by the share.
         let efficiency = self.efficiency(allocation).max(1e-6);
         let tree =
             matches!(algorithm, Some(Algorithm::Tree | Algorithm::NvlsTree)) && collective == Collective::AllReduce;
@@ -76,7 +76,8 @@ impl Fabric<'_> {
             let touched = cluster.type_of(host).nics_touched(mask);
             let alive = |n: &u8| touched >> n & 1 == 1 && cluster.nic_rate(host, usize::from(*n)).gb_per_s() > 0.0;
             let nics: Vec<u8> = (0..32).filter(alive).collect();
-            // Bytes that leave a host, over bus bandwidth: rings send everything once, trees L(N) buffers.
+            // Ratio of the bytes that leave a host to bus bandwidth: a ring sends all bytes once, a tree sends L(N)
+            // buffers.
             let leaves = match collective {
                 Collective::AllToAll => all_to_all(mask.count() as f64),
                 _ if tree => tree::busiest_host_load(hosts) * per_buffer,
@@ -85,7 +86,7 @@ impl Fabric<'_> {
             let share = leaves / nics.len().max(1) as f64 / efficiency;
             out.extend(nics.into_iter().map(|n| (SharedLink::Nic(host, n), share)));
         }
-        // Bytes between neighbours on a ring or a tree, as in `Fabric::shared_links`.
+        // Bytes between neighbours of a ring or tree, as in `Fabric::shared_links`.
         let cross = if tree { per_buffer } else { 1.0 };
         for (i, l) in cluster.network.host_links.iter().enumerate() {
             let (a, b) = (allocation.mask(l.a).count() as f64, allocation.mask(l.b).count() as f64);
@@ -112,16 +113,18 @@ impl Fabric<'_> {
         }
     }
 
-    /// Bus bandwidth in GB/s of every claim while all run, in their order: max-min fair over the links, never more than the demand.
+    /// Bus bandwidth in GB/s of every claim, in the order of `claims`, while all claims run: max-min fair over the
+    /// links, never more than the demand.
     ///
-    /// A single claim never exceeds a link: if its demand does, the link's capacity is raised to it. So a claim that shares no link gets its
-    /// whole demand. Independent of the order of claims. O(links of all claims), plus the sharing of the links that could be full.
+    /// A claim that shares no link gets its whole demand: if one claim's demand exceeds a link's capacity, the capacity
+    /// is raised to the demand. The result does not depend on the order of the claims. O(links of all claims), plus the
+    /// sharing of the links that could be full.
     pub fn share(&self, claims: &[&Claim]) -> Vec<f64> {
         RunningClaims::new(self, claims.iter().map(|c| (*c).clone()).collect()).now
     }
 
-    /// Bus bandwidth of every job while all run, in their order; an average over time for jobs with `duty` below 1. Deterministic and
-    /// independent of the order of jobs. Costs as much as [`Fabric::share`].
+    /// Bus bandwidth of every job, in the given order, while all jobs run; an average over time for jobs with `duty`
+    /// below 1. Deterministic and independent of the order of the jobs. Same cost as [`Fabric::share`].
     pub fn concurrent(&self, jobs: &[ConcurrentJob]) -> Vec<Bandwidth> {
         let claims: Vec<Claim> = jobs
             .iter()
@@ -145,11 +148,12 @@ struct TightLink {
     users: Vec<(u32, f64)>,
 }
 
-/// Running claims that share links, prepared so that the effect of one more claim costs little.
+/// Running claims that share links, prepared to compute the effect of one more claim at low cost.
 ///
-/// A link is never full while its capacity is at least the sum of its users' demands, because no claim gets more than its demand. Such
-/// links do not change the sharing and are left out: of thousands of NICs and uplinks few remain. Links with the same users and loads count
-/// once, with the smallest capacity. A claim that shares no tight link, directly or over other claims, with the new one keeps its rate.
+/// A link whose capacity is at least the sum of its users' demands is never full, because no claim gets more than its
+/// demand. Such links do not affect the rates and are omitted; of thousands of NICs and uplinks few remain. Links with
+/// the same users and loads are merged into one link with the smallest capacity. A claim keeps its rate if it shares no
+/// remaining link with the new claim, neither directly nor through other claims.
 #[derive(Clone, Debug)]
 pub struct RunningClaims {
     claims: Vec<Claim>,
@@ -158,7 +162,7 @@ pub struct RunningClaims {
     /// NICs in use by host.
     nics: Vec<u32>,
     common_links: bool,
-    /// The links that could be full, and for each claim those that it uses.
+    /// The links that could be full, and the subset that each claim uses.
     tight: Vec<TightLink>,
     tight_of: Vec<Vec<u32>>,
     now: Vec<f64>,
@@ -169,14 +173,14 @@ pub struct RunningClaims {
 pub struct Joined {
     /// Rate of the new claim, GB/s of bus bandwidth.
     pub own_gb_per_s: f64,
-    /// The running claims that share with it, directly or over others: index and rate.
+    /// Index and rate of the running claims that share links with the new claim, directly or through other claims.
     pub others_gb_per_s: Vec<(usize, f64)>,
-    /// How many links could be full and were shared: the work of this answer beyond reading the new claim's own links.
+    /// Number of shared links that could be full. The cost of this answer grows with it.
     pub links: usize,
 }
 
 impl RunningClaims {
-    /// Prepares running claims. O(links of all claims), plus the sharing of the tight ones.
+    /// Prepares running claims. O(links of all claims), plus the cost of sharing the links that could be full.
     pub fn new(fabric: &Fabric, claims: Vec<Claim>) -> Self {
         let mut users: FxHashMap<SharedLink, Vec<(u32, f64)>> = FxHashMap::default();
         for (i, c) in claims.iter().enumerate().filter(|c| c.1.demand_gb_per_s > 0.0) {
@@ -214,20 +218,21 @@ impl RunningClaims {
         RunningClaims { claims, users, nics, common_links, tight, tight_of, now }
     }
 
-    /// Rates of the claims now, GB/s of bus bandwidth, in their order.
+    /// Current rates of the claims, GB/s of bus bandwidth, in the order of the claims.
     pub fn now(&self) -> &[f64] {
         &self.now
     }
-    /// The NICs of a host, by index, that claims with a demand use. O(1).
+    /// Indices of the host's NICs that claims with a demand use. O(1).
     pub fn nics_in_use(&self, host: HostId) -> u32 {
         self.nics.get(host.index()).copied().unwrap_or(0)
     }
-    /// True if claims with a demand use links that hosts without their GPUs use, too: uplinks, links between two hosts. O(1).
+    /// True if claims with a demand use links that other hosts can also use: uplinks, links between two hosts. O(1).
     pub fn uses_common_links(&self) -> bool {
         self.common_links
     }
 
-    /// The rates while `own` runs, too. O(own links, and the tight links of the claims that share with it).
+    /// The rates while `own` also runs. O(links of `own` + the links that could be full of the claims that share with
+    /// `own`).
     pub fn with(&self, fabric: &Fabric, own: &Claim) -> Joined {
         let wanted = own.demand_gb_per_s.max(0.0);
         let alone = Joined { own_gb_per_s: wanted, others_gb_per_s: Vec::new(), links: 0 };
@@ -249,7 +254,7 @@ impl RunningClaims {
         if new.links.is_empty() {
             return alone;
         }
-        // The claims reached over tight links, and these links.
+        // The claims that share links that could be full, and these links.
         let mut place: FxHashMap<u32, usize> = FxHashMap::from_iter([(me, 0)]);
         let mut reached = vec![me];
         let mut seen = vec![false; self.tight.len()];
@@ -286,7 +291,7 @@ impl RunningClaims {
     }
 }
 
-/// Collects the links that could be full; links with the same users and loads once.
+/// The links that could be full. Links with the same users and loads are merged.
 #[derive(Default)]
 struct Tight {
     links: Vec<TightLink>,
@@ -309,7 +314,7 @@ impl Tight {
     }
 }
 
-/// Max-min fair rates of claims with these demands over the links. `place`: the position of a user in `demands`.
+/// Max-min fair rates of claims with these demands over the links. `place` maps a user to its position in `demands`.
 fn divide(demands: &[f64], links: &[&TightLink], place: impl Fn(u32) -> usize) -> Vec<f64> {
     let mut flows: Vec<MaxMinFlow> =
         demands.iter().map(|d| MaxMinFlow { links: Vec::new(), demand: *d, priority: 1.0 }).collect();
@@ -317,7 +322,8 @@ fn divide(demands: &[f64], links: &[&TightLink], place: impl Fn(u32) -> usize) -
         link.users.iter().for_each(|u| flows[place(u.0)].links.push((l, u.1)));
     }
     let capacities: Vec<f64> = links.iter().map(|l| l.capacity).collect();
-    // The call fails only for numbers that no checked cluster and no finite demand give. The demands are an upper bound then.
+    // The call fails only for numbers that checked clusters and finite demands never give. If it fails, use the demands
+    // as an upper bound.
     maxmin::share(&capacities, &flows).unwrap_or_else(|_| demands.to_vec())
 }
 
@@ -336,7 +342,7 @@ mod tests {
         }
     }
 
-    /// Two hosts with one NIC each that all GPUs share.
+    /// Two hosts. All GPUs of a host share its only NIC.
     fn narrow() -> Cluster {
         let mut c = catalog::cluster("h100").unwrap();
         c.network.class = NetworkClass::Infiniband;

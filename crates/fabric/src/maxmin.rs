@@ -1,20 +1,21 @@
 //! Max-min fair sharing of links between flows (progressive filling).
 //!
-//! Every flow crosses links with a share per link (a ring over two NICs puts half of its bytes on each) and may have a demand. All flows grow
-//! together, in proportion to their priority. A flow stops when one of its links is full or its demand is met. The result is unique.
+//! Every flow uses links, each with a share (a ring over two NICs puts half of its bytes on each NIC), and may have a
+//! demand. All rates grow together, in proportion to the priorities. A flow stops when one of its links is full or its
+//! demand is met. The result is unique.
 
 /// A flow over some links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaxMinFlow {
     /// `(link, share)`: the flow uses `share` times its rate on that link. Shares are positive; shares of a repeated link add up.
     pub links: Vec<(usize, f64)>,
-    /// Highest rate of the flow; `f64::INFINITY` for no limit.
+    /// Maximum rate of the flow; `f64::INFINITY` for no limit.
     pub demand: f64,
-    /// Relative priority, above zero; 1.0 for all means equal sharing.
+    /// Relative priority, above zero; flows with equal priorities share equally.
     pub priority: f64,
 }
 
-/// Why [`share`] refuses its input.
+/// Reason why [`share`] refuses its input.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MaxMinError {
     /// A flow names a link that does not exist.
@@ -27,7 +28,7 @@ pub enum MaxMinError {
         /// Number of links.
         links: usize,
     },
-    /// A number is negative, NaN, or an infinite share or capacity.
+    /// A number is negative or NaN, or a share or capacity is infinite.
     #[error("the {what} of {which} is {value}; it must be a finite number, not negative")]
     BadNumber {
         /// `capacity`, `share`, `demand` or `priority`.
@@ -37,7 +38,7 @@ pub enum MaxMinError {
         /// The value.
         value: f64,
     },
-    /// A flow crosses no link and has no demand: its rate has no bound.
+    /// A flow has no link and no demand, so its rate is unbounded.
     #[error("flow {flow} crosses no link and has no finite demand, so its rate has no bound")]
     Unbounded {
         /// The flow.
@@ -63,7 +64,7 @@ pub fn share(capacities: &[f64], flows: &[MaxMinFlow]) -> Result<Vec<f64>, MaxMi
     let mut open: Vec<usize> = (0..capacities.len()).filter(|&l| slope[l] > 0.0).collect();
     let mut level = 0.0f64; // rate over priority of every growing flow
     while !growing.is_empty() {
-        // The level at which each link is full, and the lowest level at which a flow stops.
+        // The level at which each link becomes full, and the lowest level at which a flow stops.
         let full = |l: usize| ((capacities[l] - taken[l]) / slope[l]).max(0.0);
         let wanted = |i: usize| flows[i].demand / flows[i].priority;
         let by_demand = growing.iter().map(|&i| wanted(i)).fold(f64::INFINITY, f64::min);
@@ -85,7 +86,7 @@ pub fn share(capacities: &[f64], flows: &[MaxMinFlow]) -> Result<Vec<f64>, MaxMi
             touched.extend(flows[i].links.iter().map(|l| l.0));
         }
         growing.retain(|&i| !stopped[i]);
-        // Sums are taken anew, in the order of flows, so that rounding does not gather.
+        // Recompute the sums in the order of the flows, so that rounding errors do not accumulate.
         touched.sort_unstable();
         touched.dedup();
         for l in touched {

@@ -1,20 +1,22 @@
-//! Between hosts: the NICs that a job's rings and trees load, and the resulting bandwidth limit.
+//! Network between hosts: the load of a job's rings and trees on every NIC, and the resulting bandwidth limit.
 //!
-//! NCCL searches channels on every host separately, takes the smallest count of all hosts, copies the channels up to 16 or more, and puts an
-//! equal share of the bytes on every channel. Copies do not always divide evenly over NICs, so the most loaded NIC sets the limit. The rules
-//! follow `facts/nccl-graph-search.md`, section "What one host's search finds"; the weights are [`crate::constants::ShareConstants`].
-//! All computations are arithmetic on a few bit masks: about a microsecond for four hosts.
+//! NCCL searches channels on every host separately and takes the smallest count of all hosts. It copies the channels
+//! until there are 16 or more and puts an equal share of the bytes on every channel. The copies do not always divide
+//! evenly over the NICs, so the most loaded NIC sets the limit. The rules follow `facts/nccl-graph-search.md`, section
+//! "What one host's search finds"; the weights are [`crate::constants::ShareConstants`]. Cost: arithmetic on a few bit
+//! masks, about a microsecond for four hosts.
 
 use crate::constants::{Constants, GpuClass, ShareConstants};
 pub use crate::job_hosts::{JobHost, JobHosts};
 use crate::tree;
 use topology::nccl::Algorithm;
 
-/// Most NICs of one host.
+/// Maximum number of NICs of one host.
 const NICS_MAX: usize = 32;
-/// Most channels of a communicator (NCCL's MAXCHANNELS).
+/// Maximum number of channels of a communicator (NCCL's MAXCHANNELS).
 const CHANNELS_MAX: usize = 32;
-/// NCCL's search uses fixed speeds: 48 GB/s for a NIC of 50 GB/s, 24 for 25 and so on.
+/// Ratio of the speeds in NCCL's search to line rates: the search uses 48 GB/s for a NIC of 50 GB/s, 24 for 25 and so
+/// on.
 const SEARCH_SPEED: f64 = 0.96;
 /// Unit of NIC loads, GB/s: a 400 Gbit/s port.
 const NIC_UNIT_GB_PER_S: f64 = 50.0;
@@ -24,13 +26,13 @@ const INTRA_SPEEDS: [f64; 11] = [60.0, 50.0, 48.0, 45.0, 40.0, 30.0, 24.0, 20.0,
 /// Channels and algorithm of a job, as NCCL chooses them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NcclChoice {
-    /// Search channels: the smallest count of any host.
+    /// Number of search channels: the smallest count of any host.
     pub search: usize,
-    /// Channels after copying.
+    /// Number of channels after copying.
     pub channels: usize,
-    /// The algorithm with the least time in NCCL's cost model.
+    /// The algorithm with the shortest time in NCCL's cost model.
     pub algorithm: Algorithm,
-    /// Whether the algorithm runs over LL128.
+    /// True if the algorithm uses the LL128 protocol.
     pub ll128: bool,
 }
 
@@ -39,12 +41,13 @@ pub struct NcclChoice {
 pub struct NetworkLimit {
     /// Bus bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
-    /// The limiting NIC: its host's position in the ring, and its index.
+    /// The limiting NIC: position of the host in the ring, index of the NIC.
     pub nic: (usize, u8),
 }
 
 impl JobHost {
-    /// Channels of this host's own search: two per NIC up to four NICs (each at half its rate), one per NIC beyond.
+    /// Number of channels that the search finds on this host: two per NIC (each at half the NIC's rate) up to four
+    /// NICs, one per NIC for more NICs.
     fn search_channels(&self) -> usize {
         let m = self.nics.len();
         if m <= 4 { 2 * m } else { m.min(CHANNELS_MAX) }
@@ -65,12 +68,13 @@ impl JobHost {
         let most = (SEARCH_SPEED * self.line).min(0.88 * self.ring_gb_per_s / heads);
         INTRA_SPEEDS.into_iter().find(|s| *s <= most + 1e-9).unwrap_or(most)
     }
-    /// The NICs of a channel (indices in `nics`): `(receiving NIC, sending NIC, receiving GPU is not next to its NIC)`.
+    /// The NICs of a channel as indices in `nics`: `(receiving NIC, sending NIC, true if the receiving GPU is not next
+    /// to its NIC)`.
     fn ports(&self, channel: usize, search: usize, swap: bool) -> (usize, usize, bool) {
         let m = self.nics.len();
         let q = channel % search;
         if self.whole_rail && m.is_multiple_of(2) {
-            // Rings of a whole host enter by one NIC and leave by the next one (crossNic 2).
+            // A ring over all GPUs of a host enters by one NIC and leaves by the next NIC (crossNic 2).
             let (i, o) = (q % m, (q ^ 1) % m);
             return if swap { (o, i, false) } else { (i, o, false) };
         }
@@ -105,22 +109,23 @@ struct Candidate {
     ll128: bool,
 }
 
-/// NCCL's cost model (facts/nccl.md section 3), restricted to choices that can win between hosts at 64 KiB and more.
+/// NCCL's cost model (facts/nccl.md section 3), restricted to the choices that can be fastest between hosts from 64 KiB
+/// on.
 struct CostModel<'a> {
     kinds: &'a [JobHost],
     size: f64,
     ranks: f64,
-    /// Channels that the graph search finds on every host, and channels of the communicator.
+    /// Number of channels that the graph search finds on every host, and number of channels of the communicator.
     search: usize,
     channels: usize,
     two_hosts: bool,
     hopper: bool,
     nvls: bool,
-    /// Levels of a tree over the hosts.
+    /// Number of levels of a tree over the hosts.
     levels: f64,
-    /// Hops of a tree inside a host.
+    /// Number of hops of a tree inside a host.
     inner_hops: f64,
-    /// Steps of a ring, all and between hosts.
+    /// Number of steps of a ring: all steps, and steps between hosts.
     ring_steps: f64,
     ring_steps_between_hosts: f64,
     /// Bus bandwidth of the rings and bandwidth of the trees, before the limits of a protocol, GB/s.
@@ -173,7 +178,7 @@ impl<'a> CostModel<'a> {
         }
     }
 
-    /// Algorithm bandwidth of a ring over its bus bandwidth.
+    /// Ratio of a ring's algorithm bandwidth to its bus bandwidth.
     fn ring_share(&self) -> f64 {
         self.ranks / (2.0 * (self.ranks - 1.0))
     }
@@ -221,7 +226,7 @@ impl<'a> CostModel<'a> {
     }
 
     fn ring_simple(&self) -> Candidate {
-        // The latency grows once the pipeline of every hop is filled.
+        // The latency is higher when the pipeline of every hop is full.
         let plateau = if self.size / (self.channels as f64 * self.ranks) >= 64.0 { 1.4 } else { 1.0 };
         let latency_us =
             8.4 + (self.ring_steps - self.ring_steps_between_hosts) * 3.4 + self.ring_steps_between_hosts * 14.0;
@@ -249,11 +254,12 @@ impl<'a> CostModel<'a> {
 /// NCCL's correction of tree bandwidth by size, LL128 (facts/nccl.md 3.2).
 const TREE_LL128: [f64; 23] =
     [1., 1., 1., 1., 1., 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1., 1.];
-/// The same for Simple.
+/// NCCL's correction of tree bandwidth by size, Simple.
 const TREE_SIMPLE: [f64; 23] =
     [0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9];
 
-/// The network's limit on a job's bus bandwidth under one algorithm. `efficiency` is the network class's. O(hosts x channels).
+/// The network's limit on a job's bus bandwidth under one algorithm. `efficiency` is that of the network class. O(hosts
+/// x channels).
 pub fn limit(
     job: &JobHosts,
     choice: &NcclChoice,
@@ -271,10 +277,10 @@ pub fn limit(
     }
 }
 
-/// A host of a ring and the host before it, by their kinds.
+/// The kinds of a host of a ring and of the host before it.
 #[derive(Clone, Copy)]
 struct RingHop {
-    /// Position of the host in the ring; of equal hops the first.
+    /// Position of the host in the ring. For equal hops, the lowest position.
     at: usize,
     kind: usize,
     swap: bool,
@@ -282,11 +288,12 @@ struct RingHop {
     swap_before: bool,
 }
 
-/// The different hops of a ring, in the order of their first position. O(hosts).
+/// The distinct hops of a ring, ordered by first position. O(hosts).
 fn hops(job: &JobHosts, swap_any: bool) -> Vec<RingHop> {
     let (n, kinds) = (job.hosts(), job.kinds.len());
     let mut out: Vec<RingHop> = Vec::new();
-    // With few hosts most hops differ. With many kinds of hosts the search for equal hops costs more than it saves.
+    // With few hosts most hops are distinct. With many kinds of hosts, finding equal hops costs more time than it
+    // saves.
     let skip_equal = n > 8 && kinds <= 256;
     let mut seen = vec![false; if skip_equal { kinds * kinds * 4 } else { 0 }];
     let swaps = |h: usize| swap_any && h % 2 == 1;
@@ -317,18 +324,18 @@ struct NicChannels {
     landing: [u32; NICS_MAX],
 }
 
-/// A rank-order ring of hosts with the channels on its NICs.
+/// A ring of hosts in rank order, with the channels on its NICs.
 struct RingLoad<'a> {
     job: &'a JobHosts,
     search: usize,
     channels: usize,
-    /// Whether every second host swaps the channels of a pair.
+    /// True if every second host swaps the channels of a pair.
     swap_any: bool,
     /// Indexed by [`RingLoad::index`].
     ports: Vec<NicChannels>,
 }
 
-/// The load of one channel's most loaded NIC, and the NIC as (host, NIC).
+/// The load of a channel's most loaded NIC, and that NIC as (host, NIC).
 type NicLoad = (f64, (usize, u8));
 
 impl<'a> RingLoad<'a> {
@@ -359,7 +366,8 @@ impl<'a> RingLoad<'a> {
         if self.swap_any { 2 * kind + usize::from(swap) } else { kind }
     }
 
-    /// The load that limits channel `c`: that of its most loaded NIC, and a share of the other channels that its NICs carry.
+    /// The load that limits channel `c`: the load of its most loaded NIC plus a share of the other channels on its
+    /// NICs.
     fn of_channel(&self, c: usize, hops: &[RingHop], unit: f64, k: &ShareConstants) -> NicLoad {
         let mut met = 0u32;
         let mut own = 0.0f64;
@@ -403,7 +411,7 @@ fn ring_limit(job: &JobHosts, choice: &NcclChoice, efficiency: f64, k: &ShareCon
     let best_rate = job.kinds.iter().flat_map(|s| s.nics.iter().map(|n| n.1)).fold(0.0, f64::max);
     let unit = if best_rate > 0.0 { NIC_UNIT_GB_PER_S / best_rate } else { 1.0 };
     let mut worst = (0.0f64, (0usize, 0u8));
-    // Channels repeat with the period of the search only if the copies divide evenly, so evaluate all of them.
+    // Copies repeat the search channels exactly only if the counts divide evenly, so evaluate all channels.
     for c in 0..ring.channels {
         let load = ring.of_channel(c, &hops, unit, k);
         if load.0 > worst.0 {
@@ -444,8 +452,8 @@ fn tree_limit(job: &JobHosts, choice: &NcclChoice, factor: f64) -> NetworkLimit 
     NetworkLimit { busbw_gb_per_s: factor * channels as f64 / worst.0.max(1e-12), nic: worst.1 }
 }
 
-/// NVLSTree: NVLink SHARP inside hosts, trees between them. Every head sends L(N) buffers over its NIC; the smallest host sets the number
-/// of heads.
+/// NVLSTree: NVLink SHARP inside hosts, trees between hosts. Every head sends L(N) buffers over its NIC. The host with
+/// the fewest heads sets the number of heads.
 fn nvls_tree_limit(job: &JobHosts, bus: f64, efficiency: f64, k: &ShareConstants) -> NetworkLimit {
     let heads = job.kinds.iter().map(|s| s.gpus.min(s.nics.len())).min().unwrap_or(1).max(1);
     let mut worst = (f64::INFINITY, (0usize, 0u8));

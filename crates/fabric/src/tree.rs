@@ -1,7 +1,8 @@
 //! NCCL's double binary tree over hosts: the number of tree links of every host.
 
-/// Number of links of `rank` to parent and children in one binary tree over `n` ranks. In NCCL's tree the lowest set bit of a rank is its
-/// height; the left child is one half step down, the right child the highest existing rank of the other half (src/graph/trees.cc).
+/// Number of links of `rank` to its parent and children in one binary tree over `n` ranks. In NCCL's tree the lowest
+/// set bit of a rank is its height. The left child is half of that bit lower, the right child is the highest existing
+/// rank of the other half (src/graph/trees.cc).
 fn link_count(n: usize, rank: usize) -> usize {
     match (n, rank) {
         (0 | 1, _) => 0,
@@ -27,8 +28,8 @@ fn parent(n: usize, rank: usize) -> Option<usize> {
     Some(if up < n { up } else { rank ^ bit })
 }
 
-/// Of every switch: the links of both trees that leave the hosts below it. `switch_of[i]` is the switch above host `i` of the trees, below
-/// `switches`. O(hosts).
+/// For every switch, the number of links of both trees that leave the hosts below it. `switch_of[i]` is the switch
+/// above host `i` of the trees, less than `switches`. O(hosts).
 pub fn links_that_leave(switch_of: &[u32], switches: usize) -> Vec<u32> {
     let n = switch_of.len();
     let mut out = vec![0; switches];
@@ -39,7 +40,7 @@ pub fn links_that_leave(switch_of: &[u32], switches: usize) -> Vec<u32> {
             out[b] += 1;
         }
     };
-    // In the second tree a host has the place that `link_counts` gives it.
+    // The positions in the second tree are those of `link_counts`.
     let other = |place: usize| if n.is_multiple_of(2) { n - 1 - place } else { (place + 1) % n };
     for rank in 1..n {
         if let Some(up) = parent(n, rank) {
@@ -50,8 +51,8 @@ pub fn links_that_leave(switch_of: &[u32], switches: usize) -> Vec<u32> {
     out
 }
 
-/// L(N): bytes that the busiest host sends over the buffer size, when each tree carries half: 1, 1.5, 2 for two, three, four or more hosts.
-/// O(1).
+/// L(N): bytes that the busiest host sends, as a multiple of the buffer size, if each tree carries half: 1 for two
+/// hosts, 1.5 for three, 2 for four or more. O(1).
 pub fn busiest_host_load(hosts: usize) -> f64 {
     match hosts {
         0 | 1 => 0.0,

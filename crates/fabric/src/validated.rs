@@ -1,5 +1,5 @@
-//! The range in which published measurements of several hosts exist. Inside it the constants of the network were fitted or checked,
-//! outside they are extrapolated.
+//! The range of published measurements on several hosts. Inside this range the network constants were fitted or
+//! checked. Outside, they are extrapolated.
 
 use crate::constants::GpuClass;
 use std::fmt;
@@ -8,7 +8,7 @@ use topology::{Allocation, Bytes, Cluster, Collective, NetworkClass};
 /// Published measurements of a collective on one class of network: the largest number of hosts and ranks, and the sizes.
 struct Published {
     network: NetworkClass,
-    /// Generations of the oldest GPU, from and to.
+    /// First and last generation of the oldest GPU.
     gpus: (GpuClass, GpuClass),
     hosts_max: usize,
     ranks_max: usize,
@@ -48,32 +48,32 @@ const fn published(
     Published { network, gpus, hosts_max, ranks_max, sizes }
 }
 
-/// Why an allocation lies outside of the range.
+/// Reason why an allocation is outside the range.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "outside", rename_all = "kebab-case")]
 pub enum Outside {
-    /// No measurement of this collective over several hosts with such GPUs on such a network.
+    /// No published measurement of this collective over several hosts with these GPUs on this network.
     Fabric {
         /// The network's class.
         network: NetworkClass,
         /// The oldest generation of GPUs.
         gpus: GpuClass,
     },
-    /// More hosts than were measured.
+    /// More hosts than in any published measurement.
     Hosts {
         /// Hosts of the allocation.
         hosts: usize,
-        /// Most hosts measured.
+        /// Largest number of hosts measured.
         measured_max: usize,
     },
-    /// More ranks than were measured.
+    /// More ranks than in any published measurement.
     Ranks {
         /// GPUs of the allocation.
         ranks: usize,
-        /// Most ranks measured.
+        /// Largest number of ranks measured.
         measured_max: usize,
     },
-    /// A smaller or larger message than was measured.
+    /// A message outside the range of measured sizes.
     Size {
         /// The size.
         size: Bytes,
@@ -95,14 +95,14 @@ impl fmt::Display for Outside {
     }
 }
 
-/// How an allocation lies outside of the range in which measurements of its collective are published for its network and GPUs; empty if it
-/// lies inside, and for one host. O(hosts of the allocation).
+/// The reasons why an allocation is outside the range of published measurements of its collective, network and GPUs.
+/// Empty inside the range, and for one host. O(hosts of the allocation).
 pub fn validated(cluster: &Cluster, allocation: &Allocation, collective: Collective, size: Bytes) -> Vec<Outside> {
     let (hosts, ranks) = (allocation.host_count(), allocation.gpu_count());
     if hosts < 2 {
         return Vec::new();
     }
-    // A type stands for all its hosts.
+    // All hosts of a type have the same GPUs, so check each type once.
     let mut used = vec![false; cluster.types.len()];
     allocation.parts().iter().for_each(|p| used[cluster.host(p.0).host_type] = true);
     let of_type = |t: usize| GpuClass::of(&cluster.types[t].gpu_model);

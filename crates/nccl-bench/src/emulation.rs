@@ -1,4 +1,4 @@
-//! Compiles the emulation of CUDA: the binary holds the sources, and `cc` compiles them into the cache on first use.
+//! Compiles the emulation of CUDA. The binary contains the sources; `cc` compiles them into the cache on first use.
 
 use crate::BenchError;
 use crate::library::hex;
@@ -20,7 +20,7 @@ const SOURCES: [(&str, &str); 13] = sources![
 const PRELOAD: [&str; 9] =
     ["config.c", "device.c", "memory.c", "vmm.c", "stream.c", "graph.c", "attach.c", "libc.c", "nvml.c"];
 const FLAGS: [&str; 4] = ["-O2", "-std=gnu11", "-Wall", "-Wextra"];
-/// Time limit of the compiler, which normally takes a second.
+/// Time limit of the compiler. It normally takes one second.
 const COMPILE_SECONDS_MAX: u64 = 120;
 
 /// Paths of the compiled emulation.
@@ -35,8 +35,8 @@ pub struct Emulation {
 }
 
 impl Emulation {
-    /// The compiled emulation in `cache`. Compiles it if it is missing; of concurrent processes each compiles, and one result stays. Fails
-    /// without a C compiler or on a machine other than x86-64 Linux.
+    /// The compiled emulation in `cache`. Compiles it if it is missing. Concurrent processes each compile, and one
+    /// result remains. Fails without a C compiler and on machines other than x86-64 Linux.
     pub fn get_or_compile(cache: &Path) -> Result<Self, BenchError> {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Err(BenchError::Machine {
@@ -75,7 +75,7 @@ impl Emulation {
         compile(&compiler, build.path(), &shared, &PRELOAD, "libemulation.so")?;
         compile(&compiler, build.path(), &shared, &["net.c"], "libnccl-net-simulated.so")?;
         compile(&compiler, build.path(), &[], &["runner.c"], "runner")?;
-        // Other users of a shared cache may read it.
+        // Allow other users of a shared cache to read the folder.
         set_mode(build.path(), 0o755).map_err(io())?;
         match std::fs::rename(build.path(), &home) {
             Ok(()) => {}

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use topology::nccl::Version;
 
-/// Why a run gave no report.
+/// Reason why a run gave no report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The specification is not valid.
     #[error("{0}")]
     Spec(String),
-    /// This machine cannot run the bench: it has no C compiler, or another architecture.
+    /// This machine cannot run the bench: it has no C compiler, or its architecture is not supported.
     #[error("the NCCL bench cannot run here: {what}; {remedy}")]
     Machine {
         /// The missing part.
@@ -29,7 +29,7 @@ pub enum BenchError {
         /// Path at which the bench looks for a library.
         place: PathBuf,
     },
-    /// A cached library has changed or is another release.
+    /// A cached library has changed or belongs to another release.
     #[error("{path} is not the expected library ({reason}); remove its folder and try again")]
     Cache {
         /// The file.
@@ -57,7 +57,7 @@ pub enum BenchError {
         /// NCCL's last warnings.
         warnings: Vec<String>,
     },
-    /// NCCL called a CUDA or NVML function that the emulation lacks.
+    /// NCCL called a CUDA or NVML function that the emulation does not have.
     #[error(
         "NCCL {version} calls functions that the emulation lacks: {}; its decisions are not reliable. Add the functions to crates/nccl-bench/emulation",
         .calls.join(", ")
@@ -75,7 +75,7 @@ pub enum BenchError {
         version: Version,
         /// The deadline, seconds.
         seconds: f64,
-        /// How many hosts were initialised.
+        /// Number of initialised hosts, as text.
         state: String,
     },
     /// The log is incomplete or not valid.
@@ -89,7 +89,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Whether the cause is this machine (no network, no C compiler). Tests skip then.
+    /// True if the cause is this machine (no network, no C compiler). Tests are then skipped.
     pub fn is_about_this_machine(&self) -> bool {
         matches!(self, BenchError::Machine { .. } | BenchError::Fetch { .. })
     }

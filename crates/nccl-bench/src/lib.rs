@@ -1,10 +1,11 @@
 //! The real NCCL library on simulated hosts, without a GPU.
 //!
-//! An unmodified `libnccl.so.2` of a wheel decides (graph search, channels, cost model, algorithm, protocol) before any kernel runs. The bench
-//! runs it on simulated hosts, with an emulation of CUDA and NVML in C ([`emulation`]), topology files written from `topology`'s host types
-//! ([`topology_file`]) and one process per host ([`Bench::run`]). It reads the logs ([`read`]) into one [`BenchReport`].
+//! NCCL makes its decisions (graph search, channels, cost model, algorithm, protocol) before any kernel runs. The bench
+//! runs an unmodified `libnccl.so.2` from a wheel on simulated hosts, with an emulation of CUDA and NVML in C
+//! ([`emulation`]), topology files written from `topology`'s host types ([`topology_file`]) and one process per host
+//! ([`Bench::run`]). It reads the logs ([`read`]) into one [`BenchReport`].
 //!
-//! Kernels do nothing, so the bench does not measure collectives. Times are NCCL's own estimates.
+//! Kernels do nothing, so the bench does not measure collectives. All times of calls are NCCL's own estimates.
 
 pub mod emulation;
 mod error;

@@ -1,4 +1,4 @@
-//! The NCCL library: pip downloads wheels of `nvidia-nccl-cu12` into the cache, which keeps only `libnccl.so.2` and its SHA-256.
+//! The NCCL library: pip downloads wheels of `nvidia-nccl-cu12`. The cache keeps only `libnccl.so.2` and its SHA-256.
 
 use crate::BenchError;
 use serde::{Deserialize, Serialize};
@@ -27,11 +27,12 @@ pub const NEWEST: [Version; 12] = [
     Version::new(2, 31, 2),
     Version::new(2, 32, 3),
 ];
-/// Most bytes of all cached libraries. The least recently used one is dropped first. Twelve libraries take 4.4 GiB.
+/// Maximum size of all cached libraries together, bytes. The least recently used library is dropped first. Twelve
+/// libraries take 4.4 GiB.
 pub const CACHE_BYTES_MAX: u64 = 6 << 30;
-/// Largest accepted library file. NCCL libraries have 250 to 480 MB.
+/// Maximum size of a library file. NCCL libraries have 250 to 480 MB.
 const LIBRARY_BYTES_MAX: u64 = 2 << 30;
-/// Time limit of a download; 400 MB at 1 MB/s take 400 s.
+/// Time limit of a download. 400 MB at 1 MB/s take 400 s.
 const FETCH_SECONDS_MAX: u64 = 600;
 const FILE: &str = "libnccl.so.2";
 const RECORD: &str = "record.json";
@@ -54,7 +55,8 @@ struct LibraryRecord {
     bytes: u64,
 }
 
-/// The cache folder: `$LINKWISE_CACHE/nccl`, else `$XDG_CACHE_HOME/linkwise/nccl`, else `~/.cache/linkwise/nccl`.
+/// The cache folder, the first of these that is defined: `$LINKWISE_CACHE/nccl`, `$XDG_CACHE_HOME/linkwise/nccl`,
+/// `~/.cache/linkwise/nccl`.
 pub fn default_cache() -> Result<PathBuf, BenchError> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set("LINKWISE_CACHE")
@@ -67,7 +69,7 @@ pub fn default_cache() -> Result<PathBuf, BenchError> {
         })
 }
 
-/// The version with its patch: the newest known patch of the minor release if the version has none.
+/// The version with its patch number. If the version has none: the newest known patch of the minor release.
 pub fn with_patch(version: Version) -> Result<Version, BenchError> {
     if version.patch.is_some() {
         return Ok(version);
@@ -79,10 +81,10 @@ pub fn with_patch(version: Version) -> Result<Version, BenchError> {
 }
 
 impl Library {
-    /// The verified library of a release from `cache`. Downloads it if it is missing; of concurrent processes one downloads and the others wait.
-    /// Verifying takes 0.3 s, once per process.
+    /// The verified library of a release from `cache`. Downloads it if it is missing. One of several concurrent
+    /// processes downloads; the others wait. Verification takes 0.3 s, once per process.
     pub fn get_or_fetch(cache: &Path, version: Version) -> Result<Library, BenchError> {
-        // Hashing 400 MB takes 0.3 s: once per process is enough.
+        // Verify once per process, because hashing 400 MB takes 0.3 s.
         static KNOWN: Mutex<Vec<Library>> = Mutex::new(Vec::new());
         let version = with_patch(version)?;
         let home = cache.join(version.to_string());
@@ -100,13 +102,13 @@ impl Library {
     }
 }
 
-/// Runs `f` while no other process has the lock of `home`.
+/// Runs `f` with the lock of `home`, which excludes other processes.
 fn locked<T>(home: &Path, f: impl FnOnce() -> Result<T, BenchError>) -> Result<T, BenchError> {
     let path = home.join("lock");
     let what = || BenchError::io(format!("cannot lock {}", path.display()));
     let lock = match File::create(&path) {
         Ok(lock) => lock,
-        // Another user owns the cache. Its files are complete.
+        // Another user owns the cache. Its files are complete, so no lock is needed.
         Err(e) if home.join(RECORD).exists() && e.kind() == std::io::ErrorKind::PermissionDenied => return f(),
         Err(e) => return Err(what()(e)),
     };
@@ -154,7 +156,7 @@ fn inspect(path: &Path, version: Version) -> Result<LibraryRecord, BenchError> {
     Ok(LibraryRecord { version, sha256: hex(&hash.finalize()), bytes })
 }
 
-/// Whether `bytes` contain `wanted`, not followed by a digit.
+/// True if `bytes` contain `wanted`, not followed by a digit.
 fn find(bytes: &[u8], wanted: &[u8]) -> bool {
     let first = wanted[0];
     let mut at = 0;
@@ -178,7 +180,7 @@ fn verify(home: &Path, version: Version) -> Result<Library, BenchError> {
             if record != found {
                 return Err(wrong("its SHA-256 has changed"));
             }
-            // The time of last use, for the order in which libraries are dropped.
+            // Record the time of last use, which determines the order in which libraries are dropped.
             if let Ok(f) = File::options().append(true).open(home.join(RECORD)) {
                 let _ = f.set_modified(SystemTime::now());
             }
@@ -274,7 +276,7 @@ fn make_room(cache: &Path, keep: &Path, more: u64, most: u64) {
         if total <= most {
             break;
         }
-        // Remove the library first: processes that mapped it keep it, and later ones download it again.
+        // Remove the library first. Processes that have mapped it keep it; later processes download it again.
         let _ = fs::remove_file(path.join(FILE));
         let _ = fs::remove_file(path.join(RECORD));
         total -= bytes;

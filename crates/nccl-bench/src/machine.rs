@@ -1,17 +1,17 @@
-//! Properties of GPUs and processors that the emulation needs and the cluster file lacks.
+//! Properties of GPUs and processors that the emulation needs and the cluster file does not contain.
 
 use topology::HostType;
 
-/// A GPU as CUDA describes it.
+/// Properties of a GPU that CUDA reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GpuFacts {
-    /// 90 is compute capability 9.0.
+    /// Compute capability times ten: 90 for 9.0.
     pub compute_capability: u32,
     pub multiprocessors: u32,
     pub memory_gib: u32,
     /// PCI device id, vendor 0x10de.
     pub device_id: u16,
-    /// GeForce cards since the 40 series have no peer-to-peer.
+    /// True if the GPU has peer-to-peer. GeForce cards since the 40 series do not.
     pub peer_to_peer: bool,
 }
 
@@ -30,8 +30,8 @@ macro_rules! gpu {
     };
 }
 
-/// (key, facts): a model has the facts of the longest key in its name (lower case, letters and digits only). Sources: NVIDIA data sheets, the
-/// PCI id list.
+/// (key, facts). A model has the facts of the longest key that its name contains (lower case, letters and digits only).
+/// Sources: NVIDIA data sheets, the PCI id list.
 const GPUS: [(&str, GpuFacts); 26] = [
     gpu!("gb200", 100, 148, 186, 0x2941, true),
     gpu!("b200", 100, 148, 180, 0x2901, true),
@@ -67,7 +67,7 @@ pub(crate) fn gpu_facts(model: &str) -> Option<GpuFacts> {
     GPUS.iter().filter(|(key, _)| name.contains(key)).max_by_key(|(key, _)| key.len()).map(|(_, facts)| *facts)
 }
 
-/// A processor as NCCL's topology file names it.
+/// A processor, as NCCL's topology file describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CpuFacts {
     pub name: &'static str,
@@ -81,7 +81,8 @@ const fn intel(name: &'static str, model: u32) -> CpuFacts {
     CpuFacts { name, arch: "x86_64", vendor: "GenuineIntel", family: 6, model }
 }
 
-/// The assumed processor of a host type: that of NVIDIA's own system if there is one, otherwise the Xeon of the PCIe generation.
+/// The assumed processor of a host type: the processor of NVIDIA's own system if one exists, otherwise the Xeon of the
+/// PCIe generation.
 pub(crate) fn cpu_facts(t: &HostType) -> CpuFacts {
     let switched = t.nvlink.is_some_and(|n| n.switched);
     let capability = gpu_facts(&t.gpu_model).map_or(0, |g| g.compute_capability);

@@ -1,10 +1,10 @@
-//! The report of a run. Other programs read the JSON of these types: add fields, but never rename one.
+//! The report of a run. Other programs read the JSON of these types, so fields may be added but never renamed.
 
 use serde::{Deserialize, Serialize};
 use topology::Collective;
 use topology::nccl::{Graph, NcclDecision, NcclRate, Version};
 
-/// Everything that the library reported about one communicator.
+/// The library's complete report on one communicator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
     /// The library's own version.
@@ -17,8 +17,8 @@ pub struct BenchReport {
     pub nccl_nodes: u32,
     /// The simulated hosts in rank order.
     pub nodes: Vec<NodeReport>,
-    /// The graphs that all nodes agree on: least channels and bandwidths, farthest paths. The bench applies NCCL's merge rule to the nodes' graphs,
-    /// because NCCL does not print the result.
+    /// The graphs that all nodes agree on: smallest channel counts and bandwidths, farthest paths. The bench applies
+    /// NCCL's merge rule to the nodes' graphs, because NCCL does not print the result.
     pub merged_graphs: Vec<Graph>,
     /// Numbers of channels of the communicator.
     pub channels: ChannelCounts,
@@ -34,9 +34,10 @@ pub struct BenchReport {
     pub calls: Vec<ReportedCall>,
     /// Connections between ranks, ordered by channel and ranks. Repeated connections (rings, trees, NVLS) are listed each time.
     pub connections: Vec<Connection>,
-    /// Driver and NVML functions that the library looks up and the emulation lacks, as with an older driver. Empty for the tested releases.
+    /// Driver and NVML functions that the library looks up but the emulation does not have, as with an older driver.
+    /// Empty for the tested releases.
     pub absent: Vec<String>,
-    /// NCCL's warnings without repeats.
+    /// NCCL's warnings without duplicates.
     pub warnings: Vec<String>,
     /// Times of the run on this machine.
     pub seconds: BenchSeconds,
@@ -45,9 +46,9 @@ pub struct BenchReport {
 /// Times of the run on this machine, in seconds since the start of the processes. Unrelated to NCCL's speed on GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct BenchSeconds {
-    /// Until every rank had its communicator.
+    /// Time until every rank had its communicator.
     pub initialised: f64,
-    /// Until the last process ended.
+    /// Time until the last process ended.
     pub total: f64,
     /// Duration of all calls in the slowest process.
     #[serde(default)]
@@ -111,11 +112,11 @@ pub struct ReportedCall {
     pub requested_bytes: u64,
     /// Bytes of the call: requested bytes rounded down to whole elements and equal shares.
     pub size_bytes: u64,
-    /// Whether the call was captured into a CUDA graph.
+    /// True if the call was captured into a CUDA graph.
     pub captured: bool,
     /// NCCL's decision; `None` for simulated calls, and for alltoall and sendrecv, which have no algorithm.
     pub decision: Option<NcclDecision>,
-    /// First and last channel; `None` before 2.24, which does not print them.
+    /// First and last channel; `None` for releases before 2.24, which do not print them.
     pub channel_range: Option<(u32, u32)>,
     /// NCCL's own estimate (`ncclGroupSimulateEnd` from 2.22 on, the decision line before 2.24), microseconds.
     pub estimate_us: Option<f64>,

@@ -1,4 +1,5 @@
-//! Runs a specification: starts the processes of the simulated hosts (`spawn`), waits for them, then reads their logs (`assemble`).
+//! Runs a specification: starts the processes of the simulated hosts (`spawn`), waits for the processes, then reads
+//! their logs (`assemble`).
 
 mod assemble;
 mod spawn;
@@ -17,9 +18,9 @@ use topology::NetworkClass;
 
 /// Prefix of the folders of runs; the process id and random letters follow.
 const FOLDER: &str = "linkwise-nccl-";
-/// Age from which a folder without its process is removed.
+/// Age at which a folder is removed if its process is gone.
 const STALE: Duration = Duration::from_secs(3600);
-/// Time that the other hosts get to end after one has failed.
+/// Time limit for the other hosts to end after one host has failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(300);
 /// Interval between checks of the processes.
 const POLL: Duration = Duration::from_millis(4);
@@ -41,9 +42,10 @@ impl Bench {
         Bench { cache: cache.into() }
     }
 
-    /// Runs a specification and returns the library's report. Downloads the library and compiles the emulation if they are missing. On return,
-    /// also with an error, no process and no shared memory of the run is left. On two cores it takes 1 s for a host of eight GPUs and about 10 s
-    /// for four hosts, with 85 MB of shared memory per rank.
+    /// Runs a specification and returns the library's report. Downloads the library and compiles the emulation if they
+    /// are missing. On return, also with an error, no process and no shared memory of the run remains. A run on two
+    /// cores takes 1 s for one host with eight GPUs and about 10 s for four hosts. Each rank needs 85 MB of shared
+    /// memory.
     pub fn run(&self, spec: &BenchSpec) -> Result<BenchReport, BenchError> {
         spec.check()?;
         let emulation = Emulation::get_or_compile(&self.cache)?;
@@ -80,7 +82,7 @@ struct BenchRun<'a> {
     emulation: &'a Emulation,
     library: &'a Library,
     topologies: Vec<TopologyFile>,
-    /// Whether NICs read and write GPU memory.
+    /// True if NICs read and write GPU memory.
     gpudirect: bool,
     /// Removed with its files on drop.
     folder: tempfile::TempDir,
@@ -163,7 +165,8 @@ impl<'a> BenchRun<'a> {
                     *done = true;
                     if !status.success() {
                         failed.push((process, status));
-                        // The others fail soon, because their peer is gone. A killed process is the cause.
+                        // The other processes fail soon after, because their peer is gone. A killed process is the
+                        // cause.
                         give_up.get_or_insert(Instant::now() + AFTER_FAILURE);
                     }
                 }
@@ -215,7 +218,7 @@ impl<'a> BenchRun<'a> {
         Ok(log::read(&self.text(process, "log", LOG_BYTES_MAX)?))
     }
 
-    /// Function names after `key` in the emulation's lines, without repeats.
+    /// Function names after `key` in the emulation's lines, without duplicates.
     fn emulation_lines(&self, key: &str) -> Result<Vec<String>, BenchError> {
         let mut found = Vec::new();
         for process in 0..self.processes.len() {
@@ -248,7 +251,8 @@ impl<'a> BenchRun<'a> {
     }
 }
 
-/// Removes old folders of killed benches, whose process is gone. It keeps young folders, because the process may be in another container.
+/// Removes old folders of killed benches, whose processes are gone. Keeps recent folders, because their processes may
+/// run in another container.
 fn sweep() {
     let old = |e: &fs::DirEntry| {
         let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());

@@ -7,13 +7,13 @@ use std::time::Duration;
 use topology::nccl::Version;
 use topology::{Cluster, Collective, GpuMask, HostId};
 
-/// Most ranks of one run; 128 take 11 GiB of shared memory and a minute on two cores.
+/// Maximum number of ranks of one run. 128 ranks take 11 GiB of shared memory and one minute on two cores.
 pub const RANKS_MAX: usize = 256;
-/// Most simulated hosts of one run.
+/// Maximum number of simulated hosts of one run.
 pub const NODES_MAX: usize = 64;
-/// Most calls of one run.
+/// Maximum number of calls of one run.
 pub const CALLS_MAX: usize = 4096;
-/// Largest call, bytes.
+/// Maximum size of a call, bytes.
 pub const CALL_BYTES_MAX: u64 = 64 << 30;
 
 /// A simulated host and its GPUs in the job.
@@ -23,13 +23,13 @@ pub struct SimulatedNode {
     pub host: HostId,
     /// GPU indices as in `nvidia-smi`, in rank order.
     pub gpus: Vec<u8>,
-    /// The NVLink domain that the host shares with other hosts (NVL72); `None` if it shares none.
+    /// The NVLink domain that the host shares with other hosts (NVL72); `None` without a shared domain.
     #[serde(default)]
     pub nvlink_domain: Option<u32>,
 }
 
 impl SimulatedNode {
-    /// A host with the GPUs of a mask, ascending, without a shared NVLink domain.
+    /// A host with the GPUs of a mask, in ascending order, without a shared NVLink domain.
     pub fn new(host: HostId, mask: GpuMask) -> Self {
         SimulatedNode { host, gpus: mask.iter().map(|g| g as u8).collect(), nvlink_domain: None }
     }
@@ -43,12 +43,12 @@ pub struct PlannedCall {
     /// Bytes as NCCL counts them: the whole buffer of all ranks for all-gather, reduce-scatter and alltoall. The bench rounds down to whole
     /// elements of 4 bytes and equal shares of the ranks, at least one element. The report gives the rounded size.
     pub size_bytes: u64,
-    /// Capture the call into a CUDA graph and launch the graph twice. Such calls are not simulated.
+    /// True to capture the call into a CUDA graph and launch the graph twice. Captured calls are not simulated.
     #[serde(default)]
     pub captured: bool,
 }
 
-/// Which parts of a call the bench runs.
+/// The parts of a call that the bench runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallMode {
@@ -56,7 +56,7 @@ pub enum CallMode {
     Simulate,
     /// The call up to the launch of an empty kernel: NCCL's decision.
     Launch,
-    /// First `Simulate`, then `Launch`: decision and estimate.
+    /// `Simulate`, then `Launch`: decision and estimate.
     #[default]
     Both,
 }
@@ -68,13 +68,14 @@ pub struct BenchSpec {
     pub cluster: Cluster,
     /// The job's hosts in rank order.
     pub nodes: Vec<SimulatedNode>,
-    /// The NCCL release; without a patch the newest known one of the minor release.
+    /// The NCCL release. Without a patch number: the newest known patch of the minor release.
     pub version: Version,
-    /// Variables for NCCL (`NCCL_ALGO`, ...) on every node. They override the bench's own, except those that the bench needs.
+    /// Variables for NCCL (`NCCL_ALGO`, ...) on every node. They override the bench's own variables, except the
+    /// variables that the bench needs.
     pub env: Vec<(String, String)>,
     /// The calls, in order.
     pub calls: Vec<PlannedCall>,
-    /// Which parts of a call to run.
+    /// The parts of a call to run.
     pub mode: CallMode,
     /// A tuner plugin (`NCCL_TUNER_PLUGIN`).
     pub tuner_plugin: Option<PathBuf>,
@@ -86,20 +87,21 @@ pub struct BenchSpec {
     pub plugin_env_of_rank: Vec<(u32, String, String)>,
     /// One process per rank instead of one per host, each with `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, as launchers set them.
     pub process_per_rank: bool,
-    /// With one process per rank: this rank delays its calls by this time.
+    /// With one process per rank: the rank that delays its calls, and the delay.
     pub late: Option<(u32, Duration)>,
-    /// With one process per rank: all processes synchronise after this many calls, as kernels that wait for each other do. 0: never.
+    /// With one process per rank: number of calls after which all processes synchronise, like kernels that wait for
+    /// each other. 0: never.
     pub in_step_every: u32,
-    /// Time that every rank waits before each call, in place of computation and kernels.
+    /// Time that every rank waits before each call. It stands for computation and kernels.
     pub pause: Duration,
-    /// Number of times that each call is made in one group. The report holds only one of them.
+    /// Number of repetitions of each call in one group. The report contains only one of them.
     pub in_group: u32,
     /// Time limit of the run.
     pub deadline: Duration,
 }
 
 impl BenchSpec {
-    /// A run without calls: graphs, channels and the table only.
+    /// A run without calls. It reports only graphs, channels and the table.
     pub fn new(cluster: Cluster, nodes: Vec<SimulatedNode>, version: Version) -> Self {
         BenchSpec {
             cluster,

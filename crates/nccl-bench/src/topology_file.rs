@@ -1,7 +1,8 @@
 //! Writes a host type as NCCL's topology XML (`NCCL_TOPO_FILE`).
 //!
-//! `system > cpu > pci (bridge) > pci (device) > gpu > nvlink`, `pci > nic > net`. Devices with a PIX path are below one switch, devices with a
-//! PXB path below switches with a common parent. The XML cannot express NODE (host bridges of one NUMA node), which becomes PHB.
+//! `system > cpu > pci (bridge) > pci (device) > gpu > nvlink`, `pci > nic > net`. Devices with a PIX path are below
+//! one switch, devices with a PXB path below switches with a common parent. The XML cannot express NODE (host bridges
+//! of one NUMA node); such paths become PHB.
 
 use crate::machine::{CpuFacts, GpuFacts, cpu_facts, gpu_facts};
 use std::fmt::Write;
@@ -9,7 +10,7 @@ use topology::{HostType, PathKind};
 
 /// First PCI bus number for devices without a bus id.
 const FIRST_BUS: u32 = 0x10;
-/// Bus id of the NVSwitches. NCCL counts links to any switch.
+/// Bus id of the NVSwitches. NCCL counts the links to any switch.
 const NVSWITCH: &str = "0000:05:00.0";
 
 /// A host's topology file with further data for the emulation.
@@ -21,7 +22,7 @@ pub struct TopologyFile {
     pub gpu_bus_ids: Vec<String>,
     /// Name, PCI bus id and speed in Mbit/s of every NIC, by index.
     pub nics: Vec<(String, String, u32)>,
-    /// The assumed processor in the file.
+    /// The processor that the file assumes.
     pub cpu: String,
     pub(crate) gpu: GpuFacts,
 }
@@ -34,7 +35,8 @@ enum PciDevice {
 }
 
 impl TopologyFile {
-    /// Writes the file of a host type. `gpudirect`: NICs read and write GPU memory. Fails for an invalid host type or an unknown GPU. O(devices²).
+    /// Writes the file of a host type. `gpudirect`: true if NICs read and write GPU memory. Fails for an invalid host
+    /// type or an unknown GPU. O(devices²).
     pub fn of(t: &HostType, gpudirect: bool) -> Result<Self, String> {
         t.check()?;
         let gpu = gpu_facts(&t.gpu_model)
@@ -47,7 +49,8 @@ impl TopologyFile {
     }
 }
 
-/// Removes the first device and all devices connected with it from `rest`. Sorted: GPUs before NICs, by index.
+/// Removes the first device and all devices connected to it from `rest`, and returns them sorted: GPUs before NICs, by
+/// index.
 fn connected(rest: &mut Vec<PciDevice>, near: impl Fn(PciDevice, PciDevice) -> bool) -> Vec<PciDevice> {
     let mut group = vec![rest.remove(0)];
     let mut k = 0;
@@ -61,7 +64,7 @@ fn connected(rest: &mut Vec<PciDevice>, near: impl Fn(PciDevice, PciDevice) -> b
     group
 }
 
-/// Assigns bus ids in the order of writing. Keeps the ids of the host type.
+/// Assigns bus ids in the order in which devices are written. Keeps the ids of the host type.
 struct PciBusIds {
     next: u32,
     taken: Vec<String>,
@@ -156,8 +159,9 @@ impl XmlWriter<'_> {
         groups
     }
 
-    /// Groups devices by NUMA node: devices with paths PIX to NODE, and devices with NVLink that share a socket. The number of a node is the
-    /// socket of its first device, or the next free number if that is taken (processors with several NUMA nodes).
+    /// Groups devices by NUMA node: devices with paths PIX to NODE, and devices with NVLink that share a socket. The
+    /// number of a node is the socket of its first device. If this number is taken (processors with several NUMA
+    /// nodes), it is the next free number.
     fn numa_nodes(&self) -> Vec<(u8, Vec<PciDevice>)> {
         let mut rest: Vec<PciDevice> =
             (0..self.t.gpu_count()).map(PciDevice::Gpu).chain((0..self.t.nics.len()).map(PciDevice::Nic)).collect();

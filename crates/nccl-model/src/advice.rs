@@ -1,10 +1,10 @@
-//! Settings of NCCL that the model expects to make a collective faster on given GPUs, with the reason.
+//! NCCL settings that should make a collective faster on given GPUs according to the model, with the reason.
 
 use crate::{Communicator, LoadConstants};
 use topology::nccl::{Algorithm, Protocol, Version};
 use topology::{Cluster, Collective, GpuMask, HostId};
 
-/// Least gain, as a share, of a setting that is proposed.
+/// Minimum gain, as a share, of a proposed setting.
 pub const GAIN_MIN: f64 = 0.02;
 /// Largest number of channels that a setting requests.
 const CHANNELS_MAX: u32 = 32;
@@ -16,18 +16,19 @@ pub struct Advice {
     pub settings: Vec<(String, String)>,
     /// Expected bandwidth without the setting, GB/s busbw.
     pub before_gb_per_s: f64,
-    /// Expected bandwidth with the setting, GB/s busbw; `None` for settings that change NCCL's search, which the model does not know.
+    /// Expected bandwidth with the setting, GB/s busbw; `None` for settings that change NCCL's search, which the model
+    /// does not cover.
     pub after_gb_per_s: Option<f64>,
     /// The cause of the gain.
     pub reason: String,
-    /// What the setting changed in the real library; `None` if the library did not run.
+    /// The changes that the setting made in the real library; `None` if the library did not run.
     pub effect: Option<String>,
     /// Measured bandwidth of NCCL's choice without and with the setting, GB/s busbw.
     pub measured: Option<(f64, f64)>,
 }
 
 impl Advice {
-    /// Gain as a share: measured if possible, otherwise expected.
+    /// Gain as a share: measured if a measurement exists, otherwise expected.
     pub fn gain(&self) -> Option<f64> {
         if let Some((before, after)) = self.measured {
             return Some(after / before - 1.0);
@@ -46,8 +47,8 @@ impl Advice {
     }
 }
 
-/// Settings with an expected gain above [`GAIN_MIN`], best first: channel counts, algorithms and protocols. Empty if the model does not know
-/// the GPUs or the collective. O(choices x channels), some microseconds each.
+/// Settings with an expected gain above [`GAIN_MIN`], best first: channel counts, algorithms and protocols. Empty if
+/// the model does not cover the GPUs or the collective. O(choices x channels), a few microseconds each.
 pub fn by_model(
     version: Version,
     cluster: &Cluster,
@@ -98,7 +99,7 @@ pub fn by_model(
     out
 }
 
-/// Larger channel counts, each with a text about its even division among the search channels.
+/// Larger channel counts. A count that divides evenly among the search channels has a text with the quotient.
 fn channel_counts(c: &Communicator) -> Vec<(u32, String)> {
     let (n, now) = (c.search_channels() as u32, c.agreed().channels);
     let more = (1..=CHANNELS_MAX / n.max(1)).map(|i| i * n).chain([CHANNELS_MAX]).filter(|m| *m > now);

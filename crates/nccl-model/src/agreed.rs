@@ -1,16 +1,17 @@
-//! The values that all ranks of a communicator agree on before the cost model runs: the minima of all hosts' graphs.
+//! The values that all ranks of a communicator exchange before the cost model runs: minima over the graphs of all
+//! hosts.
 
 use crate::machines::AgreedMachines;
 use crate::releases::ReleaseRules;
 use serde::{Deserialize, Serialize};
 use topology::nccl::{Graph, GraphKind, PathType, Version};
 
-/// Most channels of a communicator up to 2.24.
+/// Maximum number of channels of a communicator up to 2.24.
 const CHANNELS_MAX_OLD: u32 = 32;
-/// Most channels from 2.25 on.
+/// Maximum number of channels of a communicator from 2.25 on.
 const CHANNELS_MAX: u32 = 64;
 
-/// One graph as the ranks agree on it: least bandwidths and channels of all hosts, farthest paths.
+/// One graph after the exchange: the smallest bandwidths and channel counts and the farthest paths of all hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgreedGraph {
     /// NCCL's pattern number, the largest of any host.
@@ -29,7 +30,7 @@ pub struct AgreedGraph {
     pub type_intra: PathType,
     /// The farthest path to a NIC.
     pub type_inter: PathType,
-    /// Every host uses the same channel repeatedly.
+    /// True if every host repeats one channel.
     pub same_channels: bool,
 }
 
@@ -61,13 +62,13 @@ pub struct CostModelInput {
     pub ranks: u32,
     /// Number of hosts (NCCL's nodes).
     pub hosts: u32,
-    /// Fewest ranks of a host.
+    /// Smallest number of ranks of a host.
     pub local_ranks_min: u32,
-    /// Most ranks of a host.
+    /// Largest number of ranks of a host.
     pub local_ranks_max: u32,
     /// The ring graph.
     pub ring: AgreedGraph,
-    /// The tree graph; PAT uses it too.
+    /// The tree graph, which PAT also uses.
     pub tree: AgreedGraph,
     /// The NVLS graph, if every host has one and the GPUs support NVLS.
     pub nvls: Option<AgreedGraph>,
@@ -77,10 +78,10 @@ pub struct CostModelInput {
     pub nvls_channels: u32,
 }
 
-/// Why graphs do not form a communicator.
+/// Reason why graphs do not form a communicator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AgreeError {
-    /// There is no host, or a host has no rank.
+    /// The list of hosts is empty, or a host has no rank.
     #[error("a communicator needs at least one host and one GPU on every host")]
     NoRanks,
     /// A host has no graph of a required kind.
@@ -104,7 +105,7 @@ pub enum AgreeError {
 }
 
 impl CostModelInput {
-    /// Merges the hosts' graphs. `hosts` holds (number of ranks, graphs of all kinds) in host order. O(hosts).
+    /// Merges the hosts' graphs. `hosts` gives (number of ranks, graphs of all kinds) in host order. O(hosts).
     pub fn of(
         version: Version,
         machines: AgreedMachines,
@@ -164,7 +165,7 @@ impl CostModelInput {
         if self.version.at_least(2, 25, 0) { CHANNELS_MAX } else { CHANNELS_MAX_OLD }
     }
 
-    /// Number of channels after copying: two per search channel, four if there are few channels on fast NICs.
+    /// Number of channels after copying: two per search channel, or four for few channels on fast NICs.
     fn count_channels(&self, rules: &ReleaseRules) -> u32 {
         let mut n = (2 * self.ring.channels).min(self.limit());
         let copies_again = if rules.doubles_hopper_only {
@@ -186,7 +187,7 @@ impl CostModelInput {
             None => 0,
             Some(_) if self.machines.capability_min < 100 || !self.version.at_least(2, 25, 0) => 16,
             Some(_) if self.hosts == 1 && self.version.at_least(2, 27, 0) => 24,
-            // More than two Blackwell hosts: observed in the real library.
+            // Observed in the real library on more than two Blackwell hosts.
             Some(_) if self.hosts > 2 && self.version.at_least(2, 30, 0) => 24,
             Some(_) => 32,
         }

@@ -8,7 +8,7 @@ use crate::table::{CostTable, TableCell, collective_index};
 use topology::Collective;
 use topology::nccl::{Algorithm, PathType, Protocol};
 
-/// Fewest threads per channel.
+/// Minimum number of threads per channel.
 const THREADS_MIN: u32 = 96;
 /// Threads per warp.
 const WARP: u32 = 32;
@@ -59,7 +59,7 @@ pub fn time_us(
     Some(latency_us + size_bytes as f32 / (1000.0 * bandwidth))
 }
 
-/// Factor of the latency of a Simple ring whose pipeline is filled.
+/// Factor of the latency of a Simple ring with a full pipeline.
 fn ring_plateau(agreed: &CostModelInput, rules: &ReleaseRules, collective: Collective, size_bytes: u64) -> f32 {
     let per_hop = size_bytes / (u64::from(agreed.channels) * u64::from(agreed.ranks));
     if per_hop < 64 {
@@ -80,15 +80,17 @@ fn ring_plateau(agreed: &CostModelInput, rules: &ReleaseRules, collective: Colle
     if !rules.plateau_inside || agreed.machines.capability_min < 100 || agreed.ring.type_intra != PathType::Nvl {
         return 1.0;
     }
-    // Derived from the library's own estimates (all-reduce and reduce-scatter, 2 to 8 ranks, 1 KiB to 4 GiB): the factor grows with the
-    // steps and falls to three quarters between 256 and 512 KiB per hop (in 2.31 between 512 KiB and 1 MiB, seen at two sizes).
+    // Derived from the library's own estimates (all-reduce and reduce-scatter, 2 to 8 ranks, 1 KiB to 4 GiB): the
+    // factor grows with the steps and falls to three quarters between 256 and 512 KiB per hop (in 2.31 between 512 KiB
+    // and 1 MiB, observed at two sizes).
     let by_steps = 1.0 - 0.25f32.powi(steps as i32 - 1);
     let by_size = 1.0 - 0.25 * ((per_hop as f32 / rules.plateau_bytes_per_hop as f32) - 1.0).clamp(0.0, 1.0);
     1.0 + 0.4 * by_steps * by_size
 }
 
-/// AUTO's choice for a call of `size_bytes` (as NCCL counts: the whole buffer of all ranks for all-gather and reduce-scatter). `None` for
-/// collectives without an algorithm (all-to-all, send and receive) and for communicators of one rank. O(algorithms x protocols).
+/// AUTO's choice for a call of `size_bytes` bytes. For all-gather and reduce-scatter NCCL counts the whole buffer of
+/// all ranks. `None` for collectives without an algorithm (all-to-all, send and receive) and for communicators of one
+/// rank. O(algorithms x protocols).
 pub fn choose(
     agreed: &CostModelInput,
     table: &CostTable,
@@ -115,7 +117,7 @@ pub fn choose(
     Some(CallChoice { algorithm, protocol, time_us, channels, threads })
 }
 
-/// (channels of a call, threads per channel).
+/// Number of channels of a call, and threads per channel.
 pub(crate) fn on_channels(
     agreed: &CostModelInput,
     collective: Collective,
@@ -127,7 +129,7 @@ pub(crate) fn on_channels(
     (split_traffic(agreed, collective, protocol, size_bytes, most), threads)
 }
 
-/// (most channels of a call, threads per channel).
+/// Maximum number of channels of a call, and threads per channel.
 fn channels_and_threads(
     agreed: &CostModelInput,
     algorithm: Algorithm,
@@ -182,7 +184,7 @@ fn channels_and_threads(
     (channels.max(1), threads)
 }
 
-/// Number of channels after the scheduler's split: no channel gets less than a minimum of traffic.
+/// Number of channels after the scheduler splits the call. Every channel gets at least a minimum of traffic.
 fn split_traffic(
     agreed: &CostModelInput,
     collective: Collective,
@@ -201,7 +203,7 @@ fn split_traffic(
         Collective::AllGather | Collective::ReduceScatter => size_bytes / ranks,
         _ => size_bytes,
     };
-    // A cell is the least traffic of a channel, a multiple of 16 bytes.
+    // A cell is the minimum traffic of a channel, rounded up to a multiple of 16 bytes.
     let least = ReleaseRules::of(agreed.version).traffic_per_channel_min_bytes;
     let cell = least.div_ceil(per_byte).div_ceil(16) * 16;
     let cells = bytes.div_ceil(cell).max(1);

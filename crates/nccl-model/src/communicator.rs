@@ -25,7 +25,7 @@ pub enum GraphSource {
     Recorded,
     /// Recorded from the real library of another minor release.
     RecordedElsewhere,
-    /// Found by the model's own search, because there is no record.
+    /// Found by the model's own search because no record exists.
     Searched,
     /// Given by the caller.
     Given,
@@ -60,7 +60,7 @@ impl MemberHost {
     }
 }
 
-/// Why a communicator cannot be modelled.
+/// Reason why a communicator cannot be modelled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// The model does not cover the release.
@@ -74,7 +74,7 @@ pub enum BuildError {
         "the model does not know the compute capability of `{0}`; give the host type a GPU name such as \"NVIDIA H100\""
     )]
     Gpu(String),
-    /// The list of GPUs names hosts or GPUs that the cluster lacks.
+    /// The list of GPUs names hosts or GPUs that are not in the cluster.
     #[error("the list of GPUs: {0}")]
     Gpus(String),
     /// No graph is known for a host.
@@ -164,7 +164,8 @@ impl HostCache {
     }
 }
 
-/// Hosts in rank order, each with its GPUs, from a list such as `n[0-1] n2:3`; without a list all usable GPUs. At least two GPUs.
+/// Hosts in rank order, each with its GPUs, from a list such as `n[0-1] n2:3`. Without a list: all usable GPUs. Needs
+/// at least two GPUs.
 ///
 /// # Errors
 /// [`BuildError::Gpus`].
@@ -180,28 +181,30 @@ pub fn gpus_in_rank_order(cluster: &Cluster, gpus: Option<&str>) -> Result<Vec<(
 }
 
 impl BuildError {
-    /// True if the input is invalid, false if it is valid but cannot be modelled.
+    /// True if the input is invalid; false if the input is valid but cannot be modelled.
     pub fn is_malformed(&self) -> bool {
         matches!(self, BuildError::Version(_) | BuildError::Gpus(_))
     }
 }
 
 impl Communicator {
-    /// Builds a communicator of hosts in rank order, each with its GPUs. The order matters: NCCL's rings and trees follow it.
-    /// O(hosts x channels), some microseconds for recorded hosts.
+    /// Builds a communicator of hosts in rank order, each with its GPUs. The order matters: NCCL's rings and trees
+    /// follow it. O(hosts x channels), a few microseconds for recorded hosts.
     pub fn build(version: Version, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Result<Communicator, BuildError> {
         Communicator::build_with(&mut HostCache::default(), version, cluster, order)
     }
 
-    /// Builds a communicator from a list of GPUs such as `n[0-1] n2:3`, hosts in rank order; without a list from all usable GPUs.
+    /// Builds a communicator from a list of GPUs such as `n[0-1] n2:3`, hosts in rank order. Without a list: all usable
+    /// GPUs.
     ///
     /// # Errors
-    /// As [`Communicator::build`], and [`BuildError::Gpus`] for a list that the cluster cannot serve.
+    /// As [`Communicator::build`], and [`BuildError::Gpus`] for a list that does not match the cluster.
     pub fn of_list(version: Version, cluster: &Cluster, gpus: Option<&str>) -> Result<Communicator, BuildError> {
         Communicator::build(version, cluster, &gpus_in_rank_order(cluster, gpus)?)
     }
 
-    /// As [`Communicator::build`], with a cache that was only used with this cluster: about a microsecond for cached hosts.
+    /// As [`Communicator::build`], with a cache. The cache must only be used with one cluster. About a microsecond for
+    /// cached hosts.
     pub fn build_with(
         cache: &mut HostCache,
         version: Version,
@@ -249,7 +252,7 @@ impl Communicator {
         })
     }
 
-    /// The input of the cost model, which all ranks agree on.
+    /// The input of the cost model, equal on all ranks.
     pub fn agreed(&self) -> &CostModelInput {
         &self.agreed
     }
@@ -261,13 +264,14 @@ impl Communicator {
     pub fn members(&self) -> &[MemberHost] {
         &self.members
     }
-    /// Whether every host's search was recorded from this minor release of the real library.
+    /// True if every host's search was recorded from this minor release of the real library.
     pub fn checked(&self) -> bool {
         self.members.iter().all(|m| m.source == GraphSource::Recorded)
     }
 
-    /// AUTO's choice for a call of `size_bytes` (the whole buffer of all ranks for all-gather and reduce-scatter). `None` for collectives
-    /// without an algorithm (all-to-all, send and receive) and for one rank. About 0.5 us.
+    /// AUTO's choice for a call of `size_bytes` bytes (for all-gather and reduce-scatter, the whole buffer of all
+    /// ranks). `None` for collectives without an algorithm (all-to-all, send and receive) and for one rank. About 0.5
+    /// us.
     pub fn choose(&self, collective: Collective, size_bytes: u64) -> Option<NcclDecision> {
         let c = self.choice(collective, size_bytes)?;
         Some(NcclDecision {
@@ -281,7 +285,7 @@ impl Communicator {
         })
     }
 
-    /// As [`Communicator::choose`], with the number of threads.
+    /// As [`Communicator::choose`], including the number of threads.
     pub fn choice(&self, collective: Collective, size_bytes: u64) -> Option<CallChoice> {
         choose(&self.agreed, &self.table, collective, size_bytes)
     }
@@ -291,8 +295,8 @@ impl Communicator {
         self.agreed.ring.channels as usize
     }
 
-    /// The search channel of a host that ring channel `channel` uses. If rings cross NICs, hosts with an odd index swap pairs of channels, so
-    /// that NICs of the same rail connect.
+    /// The search channel of a host that ring channel `channel` uses. If rings cross NICs, hosts with an odd index swap
+    /// pairs of channels, so that NICs of the same rail are connected.
     fn ring_search_channel(&self, member: usize, channel: usize) -> usize {
         let n = self.search_channels();
         let search = channel % n;
@@ -330,8 +334,8 @@ impl Communicator {
             return None;
         }
         let search = channel % self.search_channels();
-        // A GPU at an end of the channel uses the NIC from its host's search: the first NIC for the first GPU in the search's order, the
-        // second NIC for any other GPU.
+        // A GPU at an end of the channel uses a NIC from its host's search: the first NIC if it is the first GPU in the
+        // search's order, otherwise the second NIC.
         let port = |member: usize, first: bool| -> Option<(u8, u8)> {
             let m = &self.members[member];
             let order = m.channel(GraphKind::Ring, self.ring_search_channel(member, channel))?;

@@ -1,7 +1,7 @@
 //! The numbers of NCCL's cost model, per release: latencies in microseconds, bandwidths in GB/s.
 //!
 //! Source: `facts/nccl.md` sections 3.2 and 3.9, compared cell by cell with the tables that the real library prints
-//! (`cargo run -p nccl-model --example check`). Rows are indexed by algorithm, columns by protocol, in NCCL's order.
+//! (`cargo run -p nccl-model --example check`). Rows are algorithms, columns are protocols, both in NCCL's order.
 
 use crate::machines::CostModelGeneration;
 use topology::nccl::Version;
@@ -145,8 +145,8 @@ fn nvls_tree_per_channel(version: Version) -> [ByNodes; 4] {
     [[26.5, 18.5, 10.0], [24.0, 23.6, 17.8], [0.0, 57.7, 45.5], blackwell]
 }
 
-/// Factor of the bandwidth of trees, by `floor(log2(bytes / 64))`: their pipeline costs time at middle sizes. The last entry applies to
-/// NVLSTree only.
+/// Factor of the bandwidth of trees, by `floor(log2(bytes / 64))`. It models the time that the pipeline of a tree costs
+/// at medium sizes. The last entry applies to NVLSTree only.
 pub(crate) const TREE_CORRECTION: [[f32; 24]; PROTOCOLS] = [
     [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0,
@@ -161,5 +161,5 @@ pub(crate) const TREE_CORRECTION: [[f32; 24]; PROTOCOLS] = [
         0.9, 0.9,
     ],
 ];
-/// Number of entries for Tree: sizes from `64 << 23` bytes on are not corrected.
+/// Number of entries that apply to Tree. Sizes from `64 << 23` bytes on are not corrected.
 pub(crate) const TREE_CORRECTIONS: usize = 23;

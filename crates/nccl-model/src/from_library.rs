@@ -1,4 +1,5 @@
-//! Communicators from the real library's graphs and channel counts instead of recorded searches, and choices other than AUTO's.
+//! Communicators from graphs and channel counts of the real library instead of recorded searches; choices other than
+//! AUTO's choice.
 
 use crate::choose::{CallChoice, on_channels, time_us};
 use crate::communicator::{BuildError, Communicator, GraphSource, HostCache};
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use topology::nccl::{Algorithm, Graph, Protocol, Version};
 use topology::{Cluster, Collective, GpuMask, HostId};
 
-/// What the real library reported about a communicator, possibly under NCCL settings.
+/// The real library's report on a communicator, possibly with NCCL settings.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportedGraphs<'a> {
-    /// By host in rank order. They name GPUs and NICs by their index on the host.
+    /// Graphs by host in rank order. They name GPUs and NICs by index on the host.
     pub graphs: &'a [Vec<Graph>],
     /// Number of channels.
     pub channels: u32,
@@ -61,7 +62,7 @@ impl Communicator {
         Some(CallChoice { algorithm: a, protocol: p, time_us, channels, threads })
     }
 
-    /// Every choice that NCCL offers for a call, by its own time estimate, fastest first.
+    /// Every choice that NCCL offers for a call, ordered by NCCL's own time estimate, fastest first.
     pub fn all_choices(&self, collective: Collective, size_bytes: u64) -> Vec<CallChoice> {
         let pairs = Algorithm::ALL.iter().flat_map(|a| Protocol::ALL.iter().map(move |p| (*a, *p)));
         let mut all: Vec<CallChoice> =
@@ -89,8 +90,8 @@ impl Communicator {
 }
 
 impl crate::load::LoadConstants {
-    /// No fitted constant: NICs at line rate, no limit of channels and NVLinks, NCCL's own latencies. For evaluations on the tables that the
-    /// shipped constants were fitted on.
+    /// Constants without any fit: NICs at line rate, no limit of channels and NVLinks, NCCL's own latencies. For
+    /// evaluations on the tables that the shipped constants were fitted to.
     pub fn unfitted() -> Self {
         let no_ceiling = 1e6;
         crate::load::LoadConstants {

@@ -1,14 +1,15 @@
 //! NCCL's decisions per release: cost model, correction tables, AUTO, channels, and the NIC loads of rings and trees.
 //!
-//! Levels, each compared with the real library (crate `nccl-bench`):
-//! 1. [`CostModelInput`], [`CostTable`], [`choose()`]: everything that follows from the graphs that NCCL's search found on every host.
-//! 2. [`Communicator`]: hosts of the catalog in any order. Their searches are recorded ([`templates`]); NCCL's rules merge them into
-//!    channels, rings and trees.
+//! The model has three levels. Each is compared with the real library (crate `nccl-bench`):
+//! 1. [`CostModelInput`], [`CostTable`], [`choose()`]: all decisions that follow from the graphs that NCCL's search
+//!    found on every host.
+//! 2. [`Communicator`]: hosts of the catalog in any order. The searches of these hosts are recorded ([`templates`]).
+//!    NCCL's rules merge the searches into channels, rings and trees.
 //! 3. [`search`]: the model's own search for hosts without a record.
 //!
-//! [`Communicator::busbw`] gives the expected bandwidth of a decision and its limit.
+//! [`Communicator::busbw`] gives the expected bandwidth of a decision and the limit of that bandwidth.
 //!
-//! Pure: no clock, no I/O, no randomness.
+//! The crate is pure: no clock, no I/O, no randomness.
 
 pub mod advice;
 pub mod agreed;

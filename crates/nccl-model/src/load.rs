@@ -1,8 +1,9 @@
 //! Bandwidth of a decision from the NIC loads of NCCL's rings and trees.
 //!
-//! NCCL's time estimate ignores that copies of channels share NICs. This model counts the channels of the chosen algorithm on the NICs of
-//! every host; the most loaded NIC sets the bandwidth. The constants are fitted on a published four-host H100 table (all-reduce of 2 GiB and
-//! 16 MiB); `examples/accuracy.rs` prints the error on rows that were not fitted.
+//! NCCL's time estimate ignores that copies of channels share NICs. This model counts the channels of the chosen
+//! algorithm on the NICs of every host. The most loaded NIC sets the bandwidth. The constants are fitted to a published
+//! four-host H100 table (all-reduce of 2 GiB and 16 MiB). `examples/accuracy.rs` prints the error on rows that were not
+//! used for the fit.
 
 use crate::choose::CallChoice;
 use crate::communicator::{Communicator, Crossing};
@@ -25,17 +26,18 @@ pub(crate) fn network_efficiency(class: NetworkClass) -> f64 {
 
 /// Constants of the load model.
 ///
-/// Rings use three constants: the rate of a channel alone ([`LoadConstants::channel_gb_per_s`]), the share of a NIC's line rate, and head-of-line
-/// blocking. If rings share more than one NIC with other rings, some transfers that wait at one NIC hold another NIC. In a closed-loop
-/// simulation the loss is two to three times as high if all transfers do so, and zero if none does.
+/// Rings use three constants: the rate of a channel alone ([`LoadConstants::channel_gb_per_s`]), the share of a NIC's
+/// line rate, and head-of-line blocking. If rings share several NICs with other rings, some transfers hold one NIC
+/// while they wait at another. In a closed-loop simulation the loss is two to three times as high if all transfers hold
+/// a NIC in this way, and zero if no transfer does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadConstants {
-    /// Share of a NIC's line rate that its channels carry together.
+    /// Share of a NIC's line rate that its channels reach together.
     pub nic: f64,
     /// Highest rate of one channel between hosts, GB/s.
     pub channel_gb_per_s: f64,
-    /// Share of transfers that hold a NIC while they wait for another: the weight of a channel on another shared NIC, relative to one on the
-    /// most loaded NIC.
+    /// Share of transfers that hold one NIC while they wait for another: the weight of a channel on another shared NIC,
+    /// relative to a channel on the most loaded NIC.
     pub holding: f64,
     /// Share of the NICs' rate that trees reach.
     pub tree: f64,
@@ -51,7 +53,7 @@ pub struct LoadConstants {
     pub nvls_tree_start_us: f64,
     /// Start time of NVLSTree, microseconds per level of the tree.
     pub nvls_tree_level_us: f64,
-    /// Factor by which trees over LL128 take longer; measured on two hosts.
+    /// Factor by which the time of trees over LL128 is longer; measured on two hosts.
     pub tree_packets: f64,
 }
 
@@ -84,8 +86,8 @@ impl Default for LoadConstants {
     }
 }
 
-/// Share of its rate that a NIC reaches if `channels` unsynchronised channels arrive from several NICs: a closed queue in which each channel
-/// thinks for `think` service times (the machine repair model, M/M/1//N).
+/// Share of its rate that a NIC reaches if `channels` unsynchronised channels arrive from several NICs. The NIC is a
+/// closed queue in which the think time of each channel is `think` service times (the machine repair model, M/M/1//N).
 fn share_in_use(channels: u32, think: f64) -> f64 {
     if think <= 0.0 {
         return 1.0;
@@ -112,28 +114,28 @@ pub enum CallLimit {
         on_it: f64,
         /// Number of channels of the call.
         channels: u32,
-        /// Channels on the NIC if they divided evenly over the NICs that this host uses.
+        /// Number of channels on the NIC if all channels were divided evenly over the NICs that the host uses.
         even: f64,
     },
-    /// A NIC through which rings reach GPUs that are not next to it.
+    /// A NIC that receives for GPUs that are not next to it.
     CrossingNics {
         /// The receiving host.
         host: HostId,
         /// The NIC.
         nic: u8,
-        /// Channels on it.
+        /// Number of channels on the NIC.
         on_it: f64,
         /// Number of channels of the call.
         channels: u32,
     },
-    /// The rate of a single channel: there are too few channels for the NICs.
+    /// The rate of a single channel, because the call has too few channels for the NICs.
     Channels {
         /// Number of channels of the call.
         channels: u32,
     },
-    /// NVLinks inside a host.
+    /// The NVLinks inside a host.
     NvLink,
-    /// Latency: the message is too small.
+    /// Latency, because the message is too small.
     Latency,
 }
 
@@ -190,7 +192,7 @@ impl Communicator {
         let factor = collective.bus_factor(ranks);
         let bytes = size_bytes.max(1) as f64;
         if self.agreed().hosts == 1 {
-            // Inside a host this model has nothing better than NCCL's own estimate.
+            // Inside a host the best available value is NCCL's own estimate.
             let time_us = f64::from(choice.time_us);
             let busbw = Bandwidth::from_gb_per_s(bytes / time_us / 1000.0 * factor);
             let wire_us = bytes
@@ -213,7 +215,8 @@ impl Communicator {
         Some(ExpectedBusbw { busbw: Bandwidth::from_gb_per_s(bytes / time_us / 1000.0 * factor), time_us, limit })
     }
 
-    /// Start time of a call, microseconds. NCCL's own latency is too low, so it gets a factor; NVLSTree has a time per level.
+    /// Start time of a call, microseconds. NCCL's own latency is too low and is multiplied by a factor. NVLSTree has a
+    /// time per level.
     fn start_us(&self, collective: Collective, choice: &CallChoice, k: &LoadConstants) -> f64 {
         if choice.algorithm == Algorithm::NvlsTree {
             let levels = f64::from(self.agreed().hosts.next_power_of_two().ilog2());
@@ -236,8 +239,8 @@ impl Communicator {
         k.nic * self.nic_gb_per_s[member].get(usize::from(nic)).copied().unwrap_or(0.0)
     }
 
-    /// Rings: every channel carries the same share. The most loaded NIC of a channel limits it, and every other channel that shares one of its
-    /// NICs slows it further.
+    /// Rings: every channel carries the same share. The most loaded NIC of a channel limits it, and other channels that
+    /// share one of its NICs slow it further.
     fn ring_flow(&self, k: &LoadConstants) -> Option<NetworkFlow> {
         let ring = RingLoad::of(self)?;
         let (mut worst, mut worst_at) = (0.0, None);
@@ -287,7 +290,7 @@ impl Communicator {
         let (&(member, nic), &on_it) = fullest;
         let used = load.keys().filter(|p| p.0 == member).count().max(1) as f64;
         let all: f64 = load.iter().filter(|p| p.0.0 == member).map(|p| p.1).sum();
-        // Inside a host every GPU sends each byte twice, up and down, over the links that the search found.
+        // Inside a host every GPU sends each byte twice (up and down) over the links of the search.
         let tree = &self.agreed().tree;
         let inside = f64::from(tree.channels) * f64::from(tree.bw_intra_gb_per_s) / 2.0;
         let network = k.tree * f64::from(channels) / time(fullest);
@@ -300,7 +303,7 @@ impl Communicator {
         })
     }
 
-    /// NVLSTree: every head's trees use the head's NIC. A head has two trees, which carry half each.
+    /// NVLSTree: the trees of a head use the head's NIC. A head has two trees, each with half of the bytes.
     fn nvls_tree_flow(&self, bus_factor: f64, k: &LoadConstants) -> Option<NetworkFlow> {
         let heads = self.agreed().nvls?.channels as usize;
         let hosts = self.members().len() as u32;
@@ -332,7 +335,7 @@ struct LoadedNic {
     port: NicPort,
     /// Set of channels on the NIC.
     channels: u64,
-    /// Whether further channels reach GPUs that are not next to their NIC, and cross the host together with these.
+    /// True if other channels, for GPUs that are not next to their NIC, cross the host together with these.
     crossing: bool,
     /// Load of one channel.
     unit: f64,
@@ -352,7 +355,7 @@ struct RingLoad<'a> {
     channels: u32,
     /// The hops of every search channel between hosts, in host order.
     crossings: Vec<Crossing>,
-    /// By [`NicPort::index`]: the channels on a port, and what feeds it.
+    /// By [`NicPort::index`]: the channels on a port, and the ports that send to it.
     on: Vec<u64>,
     feeder: Vec<Feeder>,
     /// By member and GPU: channels that end on a GPU that is not next to their NIC.
@@ -393,7 +396,7 @@ impl<'a> RingLoad<'a> {
             feeder: vec![Feeder::Nothing; port_count],
             ends: vec![0; hosts * GPUS_PER_HOST_MAX],
         };
-        // Copies of a search channel use its hops.
+        // Copies of a search channel use the hops of that channel.
         let copies = |q: usize| (q..channels as usize).step_by(search).fold(0u64, |set, c| set | 1 << c);
         for q in 0..search {
             let set = copies(q);
@@ -418,7 +421,7 @@ impl<'a> RingLoad<'a> {
         }
     }
 
-    /// Whether the receiving GPU is not next to the receiving NIC.
+    /// True if the receiving GPU is not next to the receiving NIC.
     fn is_far(&self, x: &Crossing) -> bool {
         !self.communicator.members()[x.to].places.adjacent(x.gpu_in, x.nic_in)
     }
@@ -432,7 +435,8 @@ impl<'a> RingLoad<'a> {
                 let ending = if port.into && self.is_far(x) { self.ends[end_index(x)] } else { 0 };
                 met |= here | ending;
                 let unit = 1.0 / self.communicator.rate(port.member, port.nic, k);
-                // Bytes for a GPU that is not next to the NIC cross the host bridge, where transfers always hold both.
+                // Bytes for a GPU that is not next to the NIC cross the host bridge. Such a transfer always holds both
+                // the NIC and the bridge.
                 let together = (here | ending).count_ones();
                 let mixed = port.into && self.feeder[port.index()] == Feeder::Several;
                 let think = 1.0 / (unit * k.channel_gb_per_s) - 1.0;

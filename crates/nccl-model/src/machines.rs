@@ -1,4 +1,4 @@
-//! The GPUs and processors of hosts, as the cost model uses them.
+//! The properties of GPUs and processors that the cost model uses.
 
 use serde::{Deserialize, Serialize};
 use topology::HostType;
@@ -44,7 +44,7 @@ pub enum CpuVendor {
     Mixed,
 }
 
-/// A processor, as NCCL's cost model uses it.
+/// The properties of a processor that NCCL's cost model uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cpu {
     /// Processor architecture.
@@ -74,11 +74,12 @@ pub struct HostMachine {
 impl HostMachine {
     /// The machine of a host type, from the name of its GPU; `None` for unknown GPUs.
     ///
-    /// The cluster file does not name processors. As in `nccl-bench`, GB200 and GH200 have Grace, A100 with NVSwitches (DGX A100) has AMD, all
-    /// others Intel. The processor affects only the LL protocol and ring latencies between hosts.
+    /// The cluster file does not name processors. As in `nccl-bench`, the assumed processor is Grace for GB200 and
+    /// GH200, AMD for A100 with NVSwitches (DGX A100), and Intel for all other hosts. The processor affects only the LL
+    /// protocol and ring latencies between hosts.
     pub fn of(host: &HostType) -> Option<HostMachine> {
         let model = host.gpu_model.to_ascii_uppercase();
-        // The longest name that matches counts: "GB200", not "B200".
+        // Use the longest name that matches: "GB200", not "B200".
         const CAPABILITIES: &[(&str, u16)] = &[
             ("RTX PRO 6000", 120),
             ("RTX 5090", 120),

@@ -2,12 +2,12 @@
 
 use topology::nccl::Version;
 
-/// The oldest release that is modelled.
+/// The oldest release of the model.
 pub const OLDEST: Version = Version { major: 2, minor: 21, patch: None };
-/// The newest release that is modelled.
+/// The newest release of the model.
 pub const NEWEST: Version = Version { major: 2, minor: 32, patch: None };
 
-/// Whether the model covers a release: any patch of 2.21 to 2.32.
+/// True if the model covers a release: any patch of 2.21 to 2.32.
 pub fn is_modelled(version: Version) -> bool {
     let minor = |v: Version| (v.major, v.minor);
     (minor(OLDEST)..=minor(NEWEST)).contains(&minor(version))
@@ -16,7 +16,7 @@ pub fn is_modelled(version: Version) -> bool {
 /// The decision rules of one release, each compared with the real library (`examples/check.rs`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseRules {
-    /// PAT's share of the tree's bandwidth; `None` before PAT exists.
+    /// PAT's share of the tree's bandwidth; `None` in releases without PAT.
     pub pat: Option<f32>,
     /// Ring LL128 reaches 0.7 instead of 0.92 of the bandwidth on hosts with one rank.
     pub ring_ll128_thin: bool,
@@ -26,7 +26,7 @@ pub(crate) struct ReleaseRules {
     pub lone_ranks_pay_tree: bool,
     /// NVLS and NVLSTree use efficiency and heads instead of a factor 5/6.
     pub nvls_efficiency: bool,
-    /// Only Hopper doubles few channels on fast NICs a second time.
+    /// Only on Hopper, a small number of channels on fast NICs is doubled a second time.
     pub doubles_hopper_only: bool,
     /// The communicator has at least as many channels as NVLS.
     pub nvls_raises_channels: bool,
@@ -34,17 +34,17 @@ pub(crate) struct ReleaseRules {
     pub nvls_within_channels: bool,
     /// The split of a call over channels counts LL traffic four times.
     pub ll_counts_four: bool,
-    /// Least traffic of a channel, bytes.
+    /// Minimum traffic of a channel, bytes.
     pub traffic_per_channel_min_bytes: u64,
     /// Rings inside a Blackwell host have a pipeline latency.
     pub plateau_inside: bool,
-    /// Bytes per hop from which that latency falls.
+    /// Bytes per hop from which the pipeline latency falls.
     pub plateau_bytes_per_hop: u64,
-    /// All hosts' tree patterns count, not only the first host's.
+    /// The tree patterns of all hosts count, not only that of the first host.
     pub agrees_on_pattern: bool,
     /// NVLS all-gather and reduce-scatter exclude the rank's own share.
     pub nvls_own_share: bool,
-    /// The least `cross_nic` for which hosts swap pairs of channels: searches before 2.23 report 1 instead of 2.
+    /// Minimum `cross_nic` for which hosts swap pairs of channels. Searches before 2.23 report 1 instead of 2.
     pub swaps_from_cross_nic: u8,
     /// The factor 5/6 of NVLS applies to every collective, not only to all-reduce.
     pub nvls_sixth_for_all: bool,

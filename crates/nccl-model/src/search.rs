@@ -1,9 +1,11 @@
-//! The model's own search for hosts without a record that have NVSwitches and one NIC next to every GPU.
+//! The model's own search, for hosts without a recorded search. It covers hosts with NVSwitches and one NIC next to
+//! every GPU.
 //!
-//! NCCL tries speeds from a list, highest first, and takes the first speed at which every GPU's links carry the channels. If that gives fewer
-//! than five channels at 25 GB/s or more, it splits each in two. Behind NVSwitches all GPUs are equal, so NCCL's recursion over paths reduces to
-//! sums of link rates. Other hosts (PCIe only, direct meshes, shared NICs) get no graphs, and building a communicator fails.
-//! `examples/check.rs` compares the search with the library on hosts without a record.
+//! NCCL tries speeds from a list, highest first, and takes the first speed at which the links of every GPU carry the
+//! channels. If the result is fewer than five channels at 25 GB/s or more, NCCL splits each channel in two. Behind
+//! NVSwitches all GPUs are equal, so NCCL's recursion over paths reduces to sums of link rates. Other hosts (PCIe only,
+//! direct meshes, shared NICs) get no graphs, so building a communicator fails. `examples/check.rs` compares the search
+//! with the library on hosts without a record.
 
 use crate::machines::HostMachine;
 use crate::templates::{HostGraphs, VisibleDevices};
@@ -28,11 +30,11 @@ const INTER: [&[f64]; 3] = [
 ];
 /// NCCL's rate of one NVLink, GB/s.
 const LINK: [f64; 3] = [20.0, 20.6, 40.1];
-/// Most channels of a search.
+/// Maximum number of channels of a search.
 const CHANNELS_MAX: usize = 16;
-/// Least speed of channels that are split in two.
+/// Minimum speed of channels that are split in two.
 const SPLIT_GB_PER_S: f64 = 25.0;
-/// Highest share of a GPU's NVLinks that all heads together use. Recorded hosts have graphs at 0.887 and none at 0.906.
+/// Highest share of a GPU's NVLinks that all heads together use. Recorded hosts have graphs at 0.887, but not at 0.906.
 const NVLS_SHARE: f64 = 0.9;
 /// NCCL's pattern numbers.
 const BALANCED_TREE: u8 = 1;
@@ -40,14 +42,14 @@ const TREE: u8 = 3;
 const RING: u8 = 4;
 const NVLS: u8 = 5;
 
-/// A host as the search sees it.
+/// The properties of a host that the search uses.
 struct SearchHost {
     /// Number of visible GPUs.
     gpus: usize,
     generation: usize,
     /// Rate of one GPU's NVLinks, GB/s.
     nvlink: f64,
-    /// Rate of a NIC or its PCIe link, whichever is lower, GB/s.
+    /// Rate of a NIC or of its PCIe link, whichever is lower, GB/s.
     nic: f64,
     multicast: bool,
 }
@@ -86,7 +88,7 @@ impl SearchHost {
         })
     }
 
-    /// Whether the search splits each channel into two at half the speed.
+    /// True if the search splits each channel into two at half the speed.
     fn split(&self, channels: usize, speed: f64) -> bool {
         speed >= SPLIT_GB_PER_S
             && 2 * channels <= CHANNELS_MAX
@@ -125,7 +127,7 @@ impl SearchHost {
         let row = |n: usize| vec![Channel { gpus: plain.clone(), nics: Vec::new() }; n];
         let mut ring = SearchHost::graph(GraphKind::Ring, RING, speed, speed, row(channels));
         ring.same_channels = true;
-        // The ends of a chain are half idle, so with few GPUs the same channels run faster.
+        // The GPUs at the ends of a chain use half of their links' rate, so with few GPUs the same channels run faster.
         let most = self.nvlink * n / (n - 1.0) / channels as f64;
         let tree_speed = INTRA[self.generation].iter().copied().find(|s| *s <= most && (self.gpus < 4 || *s <= speed));
         let mut tree = SearchHost::graph(
@@ -153,15 +155,15 @@ impl SearchHost {
         })
     }
 
-    /// The graphs of a host among others: a channel in and out of every NIC, split in two if there are few. Rings that do not fit leave by the
-    /// next NIC.
+    /// The graphs of a host in a communicator of several hosts: one channel in and out of every NIC, split in two if
+    /// there are few channels. If rings do not fit, they leave by the next NIC.
     fn among_others(&self) -> Vec<Graph> {
         let k = self.gpus;
         let Some(inter) = INTER[self.generation].iter().copied().find(|s| *s <= self.nic) else { return Vec::new() };
         // A ring in and out of one NIC crosses every GPU's links once, including the last hop back to the NIC.
         let crosses = k.is_multiple_of(2) && k as f64 * inter > self.nvlink && (k - 1) as f64 * inter <= self.nvlink;
         if k as f64 * inter > self.nvlink && !crosses && k > 1 {
-            return Vec::new(); // the links carry less: NCCL tries a lower speed and other orders, which are not modelled
+            return Vec::new(); // NCCL would try lower speeds and other orders, which are not modelled
         }
         let copies = if self.split(k, inter) { 2 } else { 1 };
         let speed = inter / copies as f64;
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
     use crate::templates::find_recorded_on;
 
-    /// Whether two graphs have the same bandwidths, channels and order of GPUs.
+    /// True if two graphs have the same bandwidths, channels and order of GPUs.
     fn same(a: &Graph, b: &Graph) -> bool {
         let of = |g: &Graph| {
             (

@@ -1,6 +1,6 @@
 //! NCCL's table of latency and bandwidth for every collective, algorithm and protocol. The library computes it once per communicator.
 //!
-//! All values are single precision, as in NCCL, because rounding decides ties.
+//! All values have single precision, as in NCCL, because rounding decides ties.
 
 use crate::agreed::{AgreedGraph, CostModelInput};
 use crate::constants::{ALGORITHMS, Constants, HopLink, PROTOCOLS};
@@ -17,7 +17,7 @@ pub const COLLECTIVES: [Collective; 5] = Collective::TUNED;
 #[error("NCCL has no algorithms for `{0}`, only for {names}", names = COLLECTIVES.map(|c| c.name()).join(", "))]
 pub struct NotTuned(String);
 
-/// A collective that NCCL has algorithms for, by its name.
+/// The collective with this name, if NCCL has algorithms for it.
 ///
 /// # Errors
 /// The name is not in [`COLLECTIVES`].
@@ -124,12 +124,12 @@ impl CostModel<'_> {
             Algorithm::Nvls => simple && (all_reduce || scattered) && self.agreed.nvls.is_some(),
             Algorithm::NvlsTree => simple && all_reduce && self.agreed.nvls.is_some(),
             Algorithm::Pat => simple && scattered && self.rules.pat.is_some(),
-            // They need a CollNet plugin (SHARP), which is not modelled.
+            // CollNet algorithms need a CollNet plugin (SHARP), which is not modelled.
             Algorithm::CollNetDirect | Algorithm::CollNetChain => false,
         }
     }
 
-    /// Whether NCCL keeps the pair after it computed the table.
+    /// True if NCCL keeps the pair after it has computed the table.
     fn allowed(&self, algorithm: Algorithm, protocol: Protocol) -> bool {
         let a = self.agreed;
         let by_algorithm = match algorithm {
@@ -271,7 +271,7 @@ impl CostModel<'_> {
         if tree {
             per_head = per_head.min(self.constants.nvls_tree_per_channel[row][scale]);
         }
-        // NCCL keeps the bus bandwidth for all-gather and reduce-scatter.
+        // For all-gather and reduce-scatter NCCL's table holds the bus bandwidth.
         heads * per_head * if all_reduce { ratio } else { 1.0 }
     }
 
@@ -286,7 +286,7 @@ impl CostModel<'_> {
         self.constants.hop_us[link as usize][algorithm as usize][protocol as usize]
     }
 
-    /// Microseconds that NCCL adds when a ring crosses to the network.
+    /// Time that NCCL adds when a ring enters the network, microseconds.
     fn network_overhead_us(&self) -> f32 {
         if self.agreed.machines.is_amd() { 2.0 } else { 1.0 }
     }

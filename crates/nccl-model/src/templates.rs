@@ -1,8 +1,9 @@
 //! Recorded searches of the real library on hosts of the catalog.
 //!
-//! A host's search depends only on its visible GPUs and on whether the communicator spans hosts, so a few recorded searches per host type
-//! suffice for any communicator. `cargo run -p nccl-model --example templates` records them into `templates/`. Sets of GPUs with the same links
-//! between them and to their NICs, in order, share one record: see [`Signature`].
+//! The search on a host depends only on the visible GPUs and on whether the communicator spans several hosts. A few
+//! recorded searches per host type therefore cover all communicators. `cargo run -p nccl-model --example templates`
+//! records them into `templates/`. Sets of GPUs with the same links between GPUs and to NICs, in the same order, share
+//! one record; see [`Signature`].
 
 use crate::machines::HostMachine;
 use serde::{Deserialize, Serialize};
@@ -26,11 +27,11 @@ const FILES: &[&str] = &[
 pub struct RecordedSearch {
     /// The visible GPUs, by their index on the host.
     pub gpus: Vec<u8>,
-    /// Whether the communicator spanned several hosts.
+    /// True if the communicator spanned several hosts.
     pub several_hosts: bool,
-    /// The releases with this result.
+    /// The releases that gave this result.
     pub releases: Vec<Version>,
-    /// The graphs; GPUs and NICs by their index on the host.
+    /// The graphs. They name GPUs and NICs by index on the host.
     pub graphs: Vec<Graph>,
 }
 
@@ -43,11 +44,11 @@ pub struct HostTemplates {
     pub searches: Vec<RecordedSearch>,
 }
 
-/// Everything that a search depends on: the links between the visible GPUs and to the NICs next to them, in order.
+/// The input of a search: the links between the visible GPUs and to the NICs next to them, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Signature {
     compute_capability: u16,
-    /// PCIe generation and lanes, NVLink rate in Mbit/s, whether the switches reduce (NVLink SHARP).
+    /// PCIe generation and lanes, NVLink rate in Mbit/s, true if the switches reduce (NVLink SHARP).
     links: (u8, u8, u64, bool),
     gpus: Vec<PathKind>,
     nics: Vec<(u64, Vec<PathKind>)>,
@@ -59,7 +60,7 @@ pub struct Signature {
 pub struct VisibleDevices {
     /// Visible GPUs, ascending.
     pub gpus: Vec<u8>,
-    /// NICs next to them, ascending.
+    /// NICs next to these GPUs, ascending.
     pub nics: Vec<u8>,
     /// The NICs next to every GPU of the host, as bit masks.
     nearest: Vec<u32>,
@@ -76,14 +77,14 @@ impl VisibleDevices {
         }
     }
 
-    /// Whether a NIC of the host is among the nearest to a GPU.
+    /// True if a NIC of the host is among the NICs nearest to a GPU.
     pub fn adjacent(&self, gpu: u8, nic: u8) -> bool {
         self.nearest.get(usize::from(gpu)).is_some_and(|set| set >> nic & 1 == 1)
     }
 }
 
 impl Signature {
-    /// Whether the communicator spans several hosts.
+    /// True if the communicator spans several hosts.
     pub fn several_hosts(&self) -> bool {
         self.several_hosts
     }
@@ -121,7 +122,7 @@ impl Signature {
 pub struct HostGraphs {
     /// The graphs. GPUs and NICs are positions in [`VisibleDevices`].
     pub graphs: Vec<Graph>,
-    /// Whether they were recorded from the wanted minor release.
+    /// True if the graphs were recorded from the wanted minor release.
     pub checked: bool,
 }
 
@@ -142,7 +143,7 @@ static RECORDED: LazyLock<SearchesBySignature> = LazyLock::new(|| {
     known
 });
 
-/// Converts indices on the host to positions; `None` if a graph names another device.
+/// Converts indices on the host to positions; `None` if a graph names a device that is not visible.
 pub(crate) fn positions(graphs: &[Graph], places: &VisibleDevices) -> Option<Vec<Graph>> {
     let to = |list: &[u8], at: &[u8]| -> Option<Vec<u8>> {
         list.iter().map(|v| at.iter().position(|p| p == v).map(|p| p as u8)).collect()
@@ -159,7 +160,7 @@ pub(crate) fn positions(graphs: &[Graph], places: &VisibleDevices) -> Option<Vec
 pub fn find_recorded(version: Version, signature: &Signature) -> Option<Arc<HostGraphs>> {
     let records = RECORDED.get(signature)?;
     let same = |v: &Version| (v.major, v.minor) == (version.major, version.minor);
-    // First the same patch, then another patch of the minor release, then the nearest minor release.
+    // Order of preference: the same patch, another patch of the minor release, the nearest minor release.
     let far = |v: &Version| match () {
         _ if *v == version => 0,
         _ if same(v) => 1,

@@ -40,8 +40,8 @@ fn binary(hosts: u32, node: u32) -> TreeNode {
     TreeNode { up, down }
 }
 
-/// Parent and children of `node` in both trees. The second tree is the first one mirrored (even number of hosts) or shifted (odd), so inner
-/// nodes of one are leaves of the other. O(log hosts).
+/// Parent and children of `node` in both trees. The second tree is the first tree mirrored (even number of hosts) or
+/// shifted (odd number), so inner nodes of one tree are leaves of the other. O(log hosts).
 pub fn double_tree(hosts: u32, node: u32) -> [TreeNode; 2] {
     let other = |n: u32| if hosts.is_multiple_of(2) { hosts - 1 - n } else { (n + 1) % hosts };
     let to = |n: u32| if hosts.is_multiple_of(2) { hosts - 1 - n } else { (n + hosts - 1) % hosts };

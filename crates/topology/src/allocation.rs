@@ -1,11 +1,11 @@
-//! Sets of GPUs: of one host ([`GpuMask`]) and of a cluster ([`Allocation`]).
+//! Sets of GPUs of one host ([`GpuMask`]) and of a cluster ([`Allocation`]).
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Most GPUs of one host (DGX-2 and p2-class hosts have 16).
+/// Maximum number of GPUs of one host (DGX-2 and p2-class hosts have 16).
 pub const GPUS_PER_HOST_MAX: usize = 16;
-/// Most hosts in a cluster.
+/// Maximum number of hosts of a cluster.
 pub const HOSTS_MAX: usize = 65_536;
 
 /// A host: its index in [`crate::Cluster::hosts`].
@@ -26,7 +26,7 @@ impl HostId {
 pub struct GpuId {
     /// Its host.
     pub host: HostId,
-    /// Its index on the host, as `nvidia-smi` counts.
+    /// Its index on the host, as `nvidia-smi` numbers it.
     pub gpu: u8,
 }
 
@@ -53,7 +53,7 @@ impl GpuMask {
     pub const fn count(self) -> usize {
         self.0.count_ones() as usize
     }
-    /// True if there is no GPU.
+    /// True if the set is empty.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -117,7 +117,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// From parts in any order; parts of one host are merged, empty ones dropped. O(h log h).
+    /// From parts in any order. Parts of one host are merged, empty parts dropped. O(h log h).
     pub fn new(parts: impl IntoIterator<Item = (HostId, GpuMask)>) -> Self {
         let mut parts: Vec<_> = parts.into_iter().filter(|(_, m)| !m.is_empty()).collect();
         parts.sort_by_key(|p| p.0);
@@ -147,7 +147,7 @@ impl Allocation {
     pub fn host_count(&self) -> usize {
         self.parts.len()
     }
-    /// True if there is no GPU.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -166,21 +166,21 @@ impl Allocation {
     pub fn contains_all(&self, other: &Allocation) -> bool {
         other.parts.iter().all(|&(h, m)| self.mask(h).contains_all(m))
     }
-    /// GPUs per host, in order of the hosts: `[4, 4]`.
+    /// Number of GPUs per host, in order of the hosts: `[4, 4]`.
     pub fn counts(&self) -> Vec<usize> {
         self.parts.iter().map(|p| p.1.count()).collect()
     }
-    /// GPUs per host, largest first: see [`split`].
+    /// Number of GPUs per host, largest first; see [`split`].
     pub fn split(&self) -> String {
         split(&self.counts())
     }
 }
 
-/// Hosts up to which a split names every host.
+/// Maximum number of hosts of a split that lists every host.
 const SPLIT_HOSTS_NAMED_MAX: usize = 4;
 
-/// How GPUs are divided among hosts, largest counts first: `4+4`, `6+2`. With more than four hosts those with the same count
-/// are written as HOSTSxGPUS: `64x4` is 64 hosts of 4 GPUs each, `30x8+6+2x5` 33 hosts. O(hosts log hosts).
+/// Number of GPUs per host as text, largest first: `4+4`, `6+2`. With more than four hosts, hosts with equal numbers
+/// are written as HOSTSxGPUS: `64x4` is 64 hosts with 4 GPUs each, `30x8+6+2x5` is 33 hosts. O(hosts log hosts).
 pub fn split(counts: &[usize]) -> String {
     let mut counts = counts.to_vec();
     counts.sort_unstable_by(|a, b| b.cmp(a));

@@ -42,7 +42,8 @@ pub struct Network {
     pub class: NetworkClass,
     /// Tiers of switches, nearest to the hosts first; empty: one non-blocking switch.
     pub tiers: Vec<Tier>,
-    /// Whether the lowest tier is rail-optimised, and how its rails meet; `None`: all NICs of a host reach the same switch.
+    /// How the rails of a rail-optimised lowest tier meet. `None`: not rail-optimised, all NICs of a host reach the
+    /// same switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rails: Option<Rails>,
     /// Pairs of hosts whose rate differs from that of their NICs.
@@ -60,17 +61,18 @@ pub struct Host {
     pub drained: GpuMask,
     /// Health of every NIC, 1.0 = full rate, 0.0 = dead; empty = all healthy.
     pub nic_health: Vec<f64>,
-    /// GPU UUIDs in GPU order, where known (Slurm, Kubernetes and CUDA name GPUs so).
+    /// GPU UUIDs in GPU order, if known. Slurm, Kubernetes and CUDA use them as GPU names.
     pub gpu_uuids: Vec<String>,
     /// Health of every GPU's links (NVLink and PCIe), 1.0 = full rate; empty = all healthy.
     pub gpu_health: Vec<f64>,
-    /// Single links between two GPUs that are slower than their type says.
+    /// Single links between two GPUs that run below the rate of their type.
     pub link_health: Vec<LinkHealth>,
-    /// Device minor numbers (`/dev/nvidiaN`) in GPU order, where they differ from it: Slurm's GRES indices are minor numbers.
+    /// Device minor numbers (`/dev/nvidiaN`) in GPU order, if they differ from the GPU indices. Slurm's GRES indices
+    /// are minor numbers.
     pub gpu_minors: Vec<u8>,
-    /// Name in Slurm, where it differs from [`Host::name`].
+    /// Name in Slurm, if it differs from [`Host::name`].
     pub slurm_name: Option<String>,
-    /// Name in Kubernetes, where it differs from [`Host::name`].
+    /// Name in Kubernetes, if it differs from [`Host::name`].
     pub kubernetes_name: Option<String>,
 }
 
@@ -79,7 +81,7 @@ pub struct Host {
 pub struct LinkHealth {
     /// One GPU.
     pub a: u8,
-    /// The other.
+    /// The other GPU.
     pub b: u8,
     /// Share of the full rate, 0 (dead) to 1.
     pub factor: f64,
@@ -92,7 +94,7 @@ pub struct Cluster {
     pub name: String,
     /// The types of its hosts.
     pub types: Vec<HostType>,
-    /// Its hosts; [`HostId`] is an index into them.
+    /// Its hosts. A [`HostId`] is an index into this list.
     pub hosts: Vec<Host>,
     /// The network between the hosts.
     pub network: Network,
@@ -113,7 +115,7 @@ impl Cluster {
     pub fn host_ids(&self) -> impl Iterator<Item = HostId> + use<> {
         (0..self.hosts.len() as u32).map(HostId)
     }
-    /// Number of GPUs, drained ones included.
+    /// Number of GPUs, including drained GPUs.
     pub fn gpu_count(&self) -> usize {
         self.host_ids().map(|h| self.type_of(h).gpu_count()).sum()
     }
@@ -135,7 +137,7 @@ impl Cluster {
         });
         link.map(|l| l.factor).fold(gpu(a).min(gpu(b)), |f, l| f * l)
     }
-    /// Host ids by name. O(hosts) to build; build once for many look-ups.
+    /// Host ids by name. O(hosts); build it once for many look-ups.
     pub fn host_index(&self) -> HashMap<&str, HostId> {
         self.hosts.iter().enumerate().map(|(i, h)| (h.name.as_str(), HostId(i as u32))).collect()
     }
@@ -149,7 +151,7 @@ impl Cluster {
         allocation.gpus().map(|g| self.gpu_name(g)).collect()
     }
 
-    /// Reads one GPU: `host:index`, or a GPU UUID of the cluster. The error lists the known names.
+    /// Reads one GPU: `host:index`, or a GPU UUID of the cluster. The error lists known names.
     pub fn parse_gpu(&self, text: &str) -> Result<GpuId, String> {
         self.parse_gpu_indexed(&self.host_index(), text)
     }
@@ -184,8 +186,8 @@ impl Cluster {
         if rest > 0 { format!("{} and {rest} more", names.join(", ")) } else { names.join(", ") }
     }
 
-    /// Checks that names are unique, types known, factors between 0 and 1, and limits kept. The error states the first broken
-    /// rule. O(hosts + types).
+    /// Checks that names are unique, types exist, factors are between 0 and 1, and sizes are within the limits. The
+    /// error states the first broken rule. O(hosts + types).
     pub fn check(&self) -> Result<(), String> {
         if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
             return Err(format!(
@@ -216,8 +218,8 @@ impl Cluster {
     }
 }
 
-/// A host name is 1 to 253 characters without spaces, commas, colons, brackets or control characters: these separate
-/// names in lists.
+/// A host name is 1 to 253 characters without spaces, commas, colons, brackets or control characters: these characters
+/// separate names in lists.
 pub(crate) fn check_host_name(name: &str) -> Result<(), String> {
     let bad = |c: char| c.is_whitespace() || c.is_control() || ",:[]{}()\"'".contains(c);
     if name.is_empty() || name.len() > 253 || name.contains(bad) {
@@ -274,7 +276,7 @@ impl Host {
 }
 
 impl Network {
-    /// Checks tiers and host links for these hosts. The error states the first broken rule. O(tiers x hosts).
+    /// Checks tiers and host links against the hosts. The error states the first broken rule. O(tiers x hosts).
     pub fn check(&self, hosts: &[Host]) -> Result<(), String> {
         let name = |h: HostId| hosts.get(h.index()).map_or_else(|| h.0.to_string(), |x| x.name.clone());
         switches::check(&self.tiers, hosts.len(), &name)?;

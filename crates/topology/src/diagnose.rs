@@ -1,11 +1,11 @@
-//! The error for a bad file: what was found, where, and what to do.
+//! The error for an invalid file: what was found, its position, and a remedy.
 
 use miette::{MietteError, MietteSpanContents, SourceCode, SourceSpan, SpanContents};
 use std::fmt;
 
-/// Most characters of a source line that an error quotes.
+/// Maximum number of characters of a source line that an error quotes.
 const QUOTE_CHARS_MAX: usize = 120;
-/// Most characters of one message or remedy: hostile input must not flood a terminal.
+/// Maximum number of characters of one message or remedy, so that hostile input does not flood a terminal.
 const MESSAGE_CHARS_MAX: usize = 400;
 
 /// The reason for refusing a file. Prints as `file:line:column: message`; as a [`miette::Diagnostic`] it also quotes the
@@ -23,7 +23,7 @@ struct Inner {
     excerpt: Option<Excerpt>,
 }
 
-/// The offending line, cut to a readable width, and the position of the error in it.
+/// The line with the error, cut to a readable width, and the position of the error in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Excerpt {
     file: String,
@@ -104,7 +104,7 @@ impl ReadError {
         message: impl fmt::Display,
         remedy: impl fmt::Display,
     ) -> Self {
-        // A window of the line around the column; control characters would disturb the terminal.
+        // Quote a window of the line around the column, without control characters.
         let from = (column - 1).saturating_sub(QUOTE_CHARS_MAX / 2);
         let window = content.chars().skip(from).take(QUOTE_CHARS_MAX);
         let mut text = String::new();
@@ -179,7 +179,7 @@ impl miette::Diagnostic for ReadError {
 }
 
 impl SourceCode for Excerpt {
-    /// The excerpt has one line, which miette numbers 0; its number in the file is [`Excerpt::line`].
+    /// The excerpt is one line, which miette numbers 0. Its number in the file is [`Excerpt::line`].
     fn read_span<'a>(
         &'a self,
         span: &SourceSpan,
@@ -213,8 +213,8 @@ fn clip(text: impl fmt::Display) -> String {
     text.chars().take(MESSAGE_CHARS_MAX).chain(['…']).collect()
 }
 
-/// The known word nearest to `word`, if it is near enough to be a typing error: letters missing, added, wrong or
-/// swapped, at most 1 + a quarter of the word's length. O(words x length²).
+/// The known word most similar to `word`, if the difference can be a typing error: at most 1 + a quarter of the word's
+/// length of missing, added, wrong or swapped letters. O(words x length²).
 pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.chars().take(64).collect::<String>().to_ascii_lowercase();
     known

@@ -5,10 +5,10 @@ use crate::quantity::Bandwidth;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Most NICs that one host may have.
+/// Maximum number of NICs of one host.
 pub const NICS_PER_HOST_MAX: usize = 32;
 
-/// The path between two devices of a host, with the labels of `nvidia-smi topo -m`, nearest first.
+/// The path between two devices of a host, by the labels of `nvidia-smi topo -m`, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathKind {
     /// The device itself (`X`).
@@ -50,7 +50,7 @@ impl std::str::FromStr for PathKind {
             "PXB" => PathKind::Pxb,
             "PHB" => PathKind::Phb,
             "NODE" => PathKind::Node,
-            "SYS" | "SOC" => PathKind::Sys, // drivers before 384 wrote SOC
+            "SYS" | "SOC" => PathKind::Sys, // drivers before 384 print SOC
             _ => match s.strip_prefix("NV").and_then(|n| n.parse::<u8>().ok()) {
                 Some(n) if (1..=64).contains(&n) => PathKind::NvLink(n),
                 _ => return Err(format!("`{s}` is not a link label; known: X, NV<n>, PIX, PXB, PHB, NODE, SYS")),
@@ -129,7 +129,7 @@ impl Pcie {
     }
 }
 
-/// A type of host: the hardware that hosts of one make share.
+/// A host type: the common hardware of hosts of one make.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostType {
     /// Short name, unique in a cluster (`hgx-h100`).
@@ -164,13 +164,14 @@ impl HostType {
         GpuMask::first(self.gpu_count())
     }
 
-    /// The NICs nearest to one GPU (all of equal distance), as a bit mask over [`HostType::nics`]. 0 without NICs.
+    /// The NICs nearest to a GPU, as a bit mask over [`HostType::nics`]. NICs at equal distance are all included. 0
+    /// without NICs.
     pub fn nearest_nics(&self, gpu: usize) -> u32 {
         let Some(best) = self.nics.iter().map(|n| n.gpu_paths[gpu]).min() else { return 0 };
         self.nics.iter().enumerate().filter(|(_, n)| n.gpu_paths[gpu] == best).fold(0, |m, (i, _)| m | 1 << i)
     }
 
-    /// The NICs that a set of GPUs touches: the union of [`HostType::nearest_nics`]. O(gpus x nics).
+    /// The NICs nearest to any GPU of a set: the union of [`HostType::nearest_nics`]. O(gpus x nics).
     pub fn nics_touched(&self, mask: GpuMask) -> u32 {
         mask.iter().fold(0, |m, g| m | self.nearest_nics(g))
     }

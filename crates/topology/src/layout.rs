@@ -1,4 +1,5 @@
-//! Makes the matrix of paths from groups of GPUs (sockets, PCIe switches): a file with groups needs no 64 labels.
+//! Derives the matrix of paths from groups of GPUs (sockets, PCIe switches), so that a file does not need a label for
+//! every pair of GPUs.
 
 use crate::host::PathKind;
 
@@ -16,7 +17,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The path without NVLink between every two of `n` GPUs: the nearest part that both share. O(n² x groups).
+    /// The path between every two of `n` GPUs without NVLink: the nearest part that both GPUs share. O(n² x groups).
     pub fn paths(&self, n: usize) -> Vec<Vec<PathKind>> {
         let share = |groups: &[Vec<usize>], i, j| groups.iter().any(|g| g.contains(&i) && g.contains(&j));
         let path = |i, j| {
@@ -37,12 +38,12 @@ impl Layout {
         (0..n).map(|i| (0..n).map(|j| path(i, j)).collect()).collect()
     }
 
-    /// Socket of every GPU: the index in [`Layout::sockets`], 0 for a GPU of no group.
+    /// Socket of every GPU: the index in [`Layout::sockets`], 0 for a GPU without a group.
     pub fn socket_of(&self, gpu: usize) -> u8 {
         self.sockets.iter().position(|g| g.contains(&gpu)).unwrap_or(0) as u8
     }
 
-    /// `0..n` cut into runs of `size`: `[[0,1],[2,3]]`.
+    /// `0..n` divided into groups of `size`: `[[0,1],[2,3]]`.
     pub fn runs(n: usize, size: usize) -> Vec<Vec<usize>> {
         (0..n).collect::<Vec<_>>().chunks(size.max(1)).map(<[usize]>::to_vec).collect()
     }

@@ -1,6 +1,6 @@
 //! The hardware: clusters, hosts, GPUs, NICs and their links; allocations of GPUs; and the readers of topology files.
 //!
-//! Functions take text and return values; none opens a file or reads a clock.
+//! Functions take text and return values. No function opens a file or reads a clock.
 
 pub mod allocation;
 pub mod catalog;

@@ -25,7 +25,7 @@ pub mod slurm {
     }
 
     /// Node list and GRES of an allocation, node by node: `[("n0", "gpu:2(IDX:0,3)")]`, as `scontrol show job -d`
-    /// prints them. Indices are device minor numbers. O(GPUs).
+    /// prints them. The indices are device minor numbers. O(GPUs).
     pub fn gres(cluster: &Cluster, allocation: &Allocation) -> Vec<(String, String)> {
         let part = |&(id, mask): &(HostId, GpuMask)| {
             let host = cluster.host(id);
@@ -36,12 +36,12 @@ pub mod slurm {
         allocation.parts().iter().map(part).collect()
     }
 
-    /// The value of `--nodelist` for an allocation.
+    /// The argument of `--nodelist` for an allocation.
     pub fn node_list(cluster: &Cluster, allocation: &Allocation) -> String {
         hostlist::compress(allocation.parts().iter().map(|p| node_name(cluster.host(p.0))))
     }
 
-    /// GPUs of a node list and its GRES (`gpu:h100:2(IDX:0-1)`, `gpu(IDX:0,3)`), the same on every node, from one line
+    /// GPUs of a node list and a GRES (`gpu:h100:2(IDX:0-1)`, `gpu(IDX:0,3)`) that applies to every node, from one line
     /// `Nodes=n[0-1] ... GRES=...` of `scontrol show job -d`. A GRES without an index list means all GPUs.
     pub fn parse(cluster: &Cluster, nodes: &str, gres: &str) -> Result<Allocation, String> {
         let names = hostlist::expand(nodes, cluster.hosts.len().max(1))?;
@@ -95,7 +95,7 @@ pub mod kubernetes {
         find(cluster, node, node_name)
     }
 
-    /// Node and device UUIDs of an allocation. `Err` names the first host whose UUIDs are not known.
+    /// Node and device UUIDs of an allocation. The error names the first host with unknown UUIDs.
     pub fn devices(cluster: &Cluster, allocation: &Allocation) -> Result<Vec<(String, Vec<String>)>, String> {
         let part = |&(id, mask): &(HostId, GpuMask)| {
             let host = cluster.host(id);
@@ -132,7 +132,7 @@ fn uuid(host: &Host, gpu: usize) -> Result<String, String> {
     }
 }
 
-/// A UUID or an unambiguous beginning of one, `GPU-8932f937`.
+/// Index of the GPU with this UUID or an unambiguous prefix of it, `GPU-8932f937`.
 fn by_uuid(host: &Host, text: &str) -> Result<usize, String> {
     let mut fitting = host.gpu_uuids.iter().enumerate().filter(|(_, u)| !text.is_empty() && u.starts_with(text));
     match (fitting.next(), fitting.next()) {

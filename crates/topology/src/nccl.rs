@@ -1,5 +1,5 @@
 //! NCCL's search graphs, rates and decisions. The real library (`nccl-bench`) and its model (`nccl-model`) both report
-//! them in these types, so that tests can compare the two cell by cell.
+//! results in these types, so that tests can compare the results cell by cell.
 
 pub use nccl_types::{Algorithm, GraphKind, PathType, Protocol, Version};
 
@@ -22,9 +22,9 @@ pub struct Graph {
     pub kind: GraphKind,
     /// NCCL's pattern number: 1 balanced tree, 2 split tree, 3 tree, 4 ring, 5 NVLS, 6 CollNet direct.
     pub pattern: u8,
-    /// 0 same NIC in and out, 1 any, 2 the neighbouring rail.
+    /// NCCL's crossNic: 0 same NIC in and out, 1 any NIC, 2 the NIC of the neighbouring rail.
     pub cross_nic: u8,
-    /// Number of channels found; `channels.len()` where the channels are known.
+    /// Number of channels found; equals `channels.len()` if the channels are known.
     pub channel_count: usize,
     /// GB/s (1e9 bytes) per channel inside the node.
     pub bw_intra_gb_per_s: f64,
@@ -38,7 +38,7 @@ pub struct Graph {
     pub type_inter: PathType,
     /// True if all channels have the same order.
     pub same_channels: bool,
-    /// The channels, if known (NCCL's log line of a graph omits them).
+    /// The channels, if known. NCCL's log line of a graph omits them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Channel>,
 }
@@ -54,7 +54,7 @@ pub struct NcclRate {
     pub protocol: Protocol,
     /// Microseconds.
     pub latency_us: f64,
-    /// Algorithm bandwidth, GB/s; 0: not available.
+    /// Algorithm bandwidth, GB/s; 0 if not available.
     pub bandwidth_gb_per_s: f64,
 }
 
@@ -81,7 +81,7 @@ pub struct NcclDecision {
     pub protocol: Protocol,
     /// Channels that carry the call.
     pub channels: u32,
-    /// NCCL's own estimate, microseconds; `None` where the library reports none.
+    /// NCCL's own estimate, microseconds; `None` if the library reports none.
     pub time_us: Option<f64>,
     /// The model or the library.
     pub source: DecisionSource,

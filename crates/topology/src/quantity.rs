@@ -1,4 +1,4 @@
-//! Quantities as types: every number between crates has its unit.
+//! Quantities as types, so that every number between crates has a unit.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -26,9 +26,9 @@ impl Bytes {
         self.0 as f64
     }
 
-    /// Reads `16MiB`, `1.5GiB`, `16 MB`, `512`, `8K`. KiB, MiB, GiB and TiB count in 1024s, as do K, M, G and T (those of
-    /// nccl-tests); KB, MB, GB and TB count in 1000s; capitals do not matter. A fraction must make whole bytes. The error says
-    /// what was found and names every unit.
+    /// Reads `16MiB`, `1.5GiB`, `16 MB`, `512`, `8K`. KiB, MiB, GiB and TiB are powers of 1024, as are K, M, G and T
+    /// (as in nccl-tests). KB, MB, GB and TB are powers of 1000. Letter case is ignored. A fraction must give whole
+    /// bytes. The error quotes the text and lists all units.
     pub fn parse(text: &str) -> Result<Self, String> {
         let t = text.trim();
         let found: String = t.chars().take(40).collect();
@@ -55,7 +55,7 @@ impl Bytes {
             )
         })?;
         let too_large = || format!("`{found}` is more bytes than a 64-bit number holds");
-        // Exact: digits times the factor over a power of ten.
+        // Exact integer arithmetic: digits times the factor, divided by a power of ten.
         let fraction = fraction.trim_end_matches('0');
         if fraction.len() > FRACTION_DIGITS_MAX {
             return Err(format!("`{found}` has more than {FRACTION_DIGITS_MAX} digits after the point"));
@@ -74,7 +74,7 @@ impl Bytes {
     }
 }
 
-/// Units of printed sizes with their bytes, in order of preference.
+/// Units of printed sizes with their bytes, preferred unit first.
 const UNITS: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -85,12 +85,12 @@ const UNITS: [(&str, u64); 8] = [
     ("MB", 1_000_000),
     ("KB", 1_000),
 ];
-/// Most digits after the point of a size: millionths of the unit.
+/// Maximum number of digits after the point of a size (millionths of the unit).
 const FRACTION_DIGITS_MAX: usize = 6;
 
 impl fmt::Display for Bytes {
-    /// The shortest exact form with at most two digits after the point: `16MiB`, `16MB`, `1.5GiB`, `7B`. Of forms of equal
-    /// length, the binary one. Reads back as the same size.
+    /// The shortest exact form with at most two digits after the point: `16MiB`, `16MB`, `1.5GiB`, `7B`. If two forms
+    /// have equal length, the binary one. The text reads back as the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n = u128::from(self.0);
         let mut shortest = format!("{n}B");
@@ -120,7 +120,7 @@ impl fmt::Display for Bytes {
 pub struct Seconds(pub f64);
 
 impl Seconds {
-    /// From microseconds, nccl-tests' unit of time.
+    /// From microseconds, the unit of time of nccl-tests.
     pub fn from_us(us: f64) -> Self {
         Seconds(us * 1e-6)
     }
@@ -130,7 +130,7 @@ impl Seconds {
     }
 }
 
-/// A rate of data, stored in GB/s = 1e9 bytes per second, nccl-tests' unit.
+/// A data rate, stored in GB/s (1e9 bytes per second), the unit of nccl-tests.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bandwidth(f64);

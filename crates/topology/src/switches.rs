@@ -1,18 +1,18 @@
-//! The switches above the hosts: tiers, the hosts below each switch, and how much of a job hangs below one of them.
+//! The switches above the hosts: tiers, the hosts below each switch, and the share of a job below one switch.
 //!
-//! A tier divides the hosts into sets, one for each switch. [`Switches::Regular`] counts hosts in the order of the cluster file and
-//! needs no table; [`Switches::Named`] holds any sets and a table from host to switch. Both answer [`Cluster::switch_of`] in O(1).
-//! [`crate::Cluster::check`] holds the rules: each host is below exactly one switch of each tier, and a switch never divides the
-//! hosts of a switch below it.
+//! A tier divides the hosts into sets, one per switch. [`Switches::Regular`] counts hosts in the order of the cluster
+//! file and needs no table. [`Switches::Named`] holds arbitrary sets and a table from host to switch. Both answer
+//! [`Cluster::switch_of`] in O(1). [`crate::Cluster::check`] checks the rules: each host is below exactly one switch of
+//! each tier, and all hosts of a switch are below the same switch of the next tier.
 
 use crate::allocation::{Allocation, HOSTS_MAX, HostId};
 use crate::cluster::Cluster;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// Most tiers of a network.
+/// Maximum number of tiers of a network.
 pub const TIERS_MAX: usize = 8;
-/// The table's entry of a host that is below no switch.
+/// Table entry of a host without a switch.
 const NO_SWITCH: u32 = u32::MAX;
 
 /// One layer of switches above the hosts.
@@ -21,9 +21,9 @@ const NO_SWITCH: u32 = u32::MAX;
 pub struct Tier {
     /// `leaf`, `spine`, ...
     pub name: String,
-    /// Which hosts are below which switch.
+    /// The hosts below each switch.
     pub switches: Switches,
-    /// Bandwidth below over bandwidth above; 1.0 is non-blocking.
+    /// Ratio of the bandwidth below a switch to the bandwidth above it; 1.0 is non-blocking.
     pub oversubscription: f64,
 }
 
@@ -37,12 +37,12 @@ impl Tier {
 /// The hosts below each switch of a tier.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Switches {
-    /// Switch `s` has the hosts `s * hosts_per_switch` up to the next switch's first; the last one may have fewer.
+    /// Switch `s` has `hosts_per_switch` hosts from host `s * hosts_per_switch` on. The last switch may have fewer.
     Regular {
         /// Hosts below one switch.
         hosts_per_switch: usize,
     },
-    /// Switches with names and any sets of hosts.
+    /// Switches with names and arbitrary sets of hosts.
     Named(NamedSwitches),
 }
 
@@ -64,8 +64,8 @@ pub struct NamedSwitches {
 }
 
 impl NamedSwitches {
-    /// From the switches. The error names a host below two of them, a switch without hosts, or a name that is empty or there twice.
-    /// O(hosts log hosts).
+    /// From a list of switches. Fails for a host below two switches, a switch without hosts, and an empty or duplicate
+    /// name. O(hosts log hosts).
     pub fn new(switches: impl IntoIterator<Item = NamedSwitch>) -> Result<Self, SwitchError> {
         let mut list: Vec<NamedSwitch> = switches.into_iter().collect();
         let mut of_host: Vec<u32> = Vec::new();
@@ -101,7 +101,7 @@ impl NamedSwitches {
     }
 }
 
-/// Why [`NamedSwitches::new`] refuses its switches. Switches are indices into the list.
+/// Reason why [`NamedSwitches::new`] refuses its switches. The fields give switches as indices into the list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
     /// A switch without hosts.
@@ -115,9 +115,9 @@ pub enum SwitchError {
     TwoSwitches {
         /// The host.
         host: HostId,
-        /// The switch that names it first.
+        /// The switch that names the host first.
         first: usize,
-        /// The switch that names it again.
+        /// The switch that names the host again.
         second: usize,
     },
     /// A host id beyond the largest cluster.
@@ -133,7 +133,7 @@ pub enum SwitchError {
     SameName {
         /// One switch.
         first: usize,
-        /// The other.
+        /// The other switch.
         second: usize,
     },
 }
@@ -165,7 +165,7 @@ impl Switches {
             Switches::Named(n) => SwitchHosts::List(n.list.get(switch).map_or(&[][..], |s| &s.hosts[..]).iter()),
         }
     }
-    /// Name of a switch: its own, or the tier's name and its number.
+    /// Name of a switch. Without a name of its own: name of the tier and number of the switch.
     pub fn name<'a>(&'a self, tier: &str, switch: usize) -> Cow<'a, str> {
         match self {
             Switches::Named(n) if switch < n.list.len() => Cow::Borrowed(&n.list[switch].name),
@@ -177,9 +177,9 @@ impl Switches {
 /// The hosts below a switch, ascending.
 #[derive(Clone, Debug)]
 pub enum SwitchHosts<'a> {
-    /// A run of host ids.
+    /// Consecutive host ids.
     Run(std::ops::Range<u32>),
-    /// Any host ids.
+    /// Arbitrary host ids.
     List(std::slice::Iter<'a, HostId>),
 }
 
@@ -213,7 +213,7 @@ pub enum Rails {
 }
 
 impl Cluster {
-    /// The layers of switches, nearest to the hosts first. Empty: one non-blocking switch.
+    /// The tiers of switches, nearest to the hosts first. Empty for one non-blocking switch.
     #[inline]
     pub fn tiers(&self) -> &[Tier] {
         &self.network.tiers
@@ -235,13 +235,13 @@ impl Cluster {
     pub fn switches(&self, tier: usize) -> impl ExactSizeIterator<Item = SwitchHosts<'_>> + '_ {
         (0..self.switch_count(tier)).map(move |s| self.hosts_below(tier, s))
     }
-    /// Name of a switch in text: `leaf-a`, or `leaf 3` without a name of its own.
+    /// Name of a switch: `leaf-a`, or `leaf 3` for a switch without a name.
     pub fn switch_name(&self, tier: usize, switch: usize) -> Cow<'_, str> {
         let t = &self.network.tiers[tier];
         t.switches.name(&t.name, switch)
     }
-    /// The switches of a tier that an allocation hangs below, with its GPUs there, ascending by switch.
-    /// O(hosts of the allocation), times its logarithm where its hosts alternate between switches.
+    /// The switches of a tier above an allocation, each with the number of the allocation's GPUs below it, ascending by
+    /// switch. O(h) for h hosts of the allocation, O(h log h) if its hosts alternate between switches.
     pub fn gpus_below(&self, tier: usize, allocation: &Allocation) -> Vec<(usize, usize)> {
         let switches = &self.network.tiers[tier].switches;
         let mut below: Vec<(usize, usize)> = Vec::new();
@@ -263,24 +263,25 @@ impl Cluster {
         }
         below
     }
-    /// Number of switches of a tier that an allocation hangs below. Cost of [`Cluster::gpus_below`].
+    /// Number of switches of a tier above an allocation. Same cost as [`Cluster::gpus_below`].
     pub fn switches_spanned(&self, tier: usize, allocation: &Allocation) -> usize {
         self.gpus_below(tier, allocation).len()
     }
-    /// Largest share of an allocation's GPUs below one switch of a tier, 0 to 1; 1 for an empty allocation. Cost of
-    /// [`Cluster::gpus_below`].
+    /// Largest share of an allocation's GPUs below one switch of a tier, 0 to 1; 1 for an empty allocation. Same cost
+    /// as [`Cluster::gpus_below`].
     pub fn largest_share_below_one_switch(&self, tier: usize, allocation: &Allocation) -> f64 {
         let most = self.gpus_below(tier, allocation).into_iter().map(|b| b.1).max();
         most.map_or(1.0, |m| m as f64 / allocation.gpu_count() as f64)
     }
-    /// Bandwidth of the hosts below a switch of this tier over the bandwidth of its uplinks: the product of the oversubscriptions up to
-    /// this tier, because what a lower tier holds back never reaches this one.
+    /// Ratio of the bandwidth of the hosts below a switch of this tier to the bandwidth of its uplinks: the product of
+    /// the oversubscriptions up to this tier, because every lower tier also limits the bandwidth.
     pub fn oversubscription_up_to(&self, tier: usize) -> f64 {
         self.network.tiers[..=tier].iter().map(|t| t.oversubscription).product()
     }
 }
 
-/// Checks the tiers of a cluster of `hosts` hosts. The error states the first broken rule; `name` gives a host's name. O(tiers x hosts).
+/// Checks the tiers of a cluster of `hosts` hosts. The error states the first broken rule. `name` returns the name of a
+/// host. O(tiers x hosts).
 pub(crate) fn check(tiers: &[Tier], hosts: usize, name: &dyn Fn(HostId) -> String) -> Result<(), String> {
     if tiers.len() > TIERS_MAX {
         return Err(format!("the network has {} tiers; at most {TIERS_MAX} are supported", tiers.len()));
@@ -347,7 +348,7 @@ fn check_nested(lower: &Tier, upper: &Tier, hosts: usize, name: &dyn Fn(HostId) 
     Ok(())
 }
 
-/// A tier as JSON keeps it: `hosts_per_switch` or `switches`.
+/// A tier in JSON, with either `hosts_per_switch` or `switches`.
 #[derive(Serialize, Deserialize)]
 struct TierRecord {
     name: String,

@@ -1,4 +1,5 @@
-//! The shipped constants. The fields that [`super`] marks as fitted come from least squares on the logarithm of the time, on these tables:
+//! The shipped constants. The fields that [`super`] marks as fitted are least-squares fits of the logarithm of the time
+//! to these tables:
 //!
 //! - rings, NVLS and all-to-all of A100, H100 and B200 hosts: the one-node sweeps of ai-dynamo/aiconfigurator and BandPilot's H100 tables;
 //! - V100: BandPilot's tables;
@@ -6,8 +7,8 @@
 //! - InfiniBand: BandPilot's four hosts (16 MiB) and the small messages of ABCI 2.0;
 //! - EFA: AWS's published runs.
 //!
-//! `linkwise validate --cross-fit` fits them again on half of the families and reports the error on the other half. The other fields are
-//! measured or nominal.
+//! `linkwise validate --cross-fit` fits these fields again on half of the measurement families and reports the error on
+//! the other half. The other fields are measured or nominal.
 
 use super::{ClassConstants, Constants, LatencyCurve, NetworkConstants, PcieConstants, ShareConstants};
 
@@ -15,7 +16,7 @@ const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64, fill_powe
     LatencyCurve { base_us, step_us, fill_us, fill_at, fill_power }
 }
 
-/// RoCE. Its latencies also serve the networks without a fit of their own: RDMA without GPUDirect, and TCP.
+/// RoCE. Networks without their own fit (RDMA without GPUDirect, TCP) use its latencies.
 const ROCE: NetworkConstants = NetworkConstants {
     efficiency: 0.92,
     tree_base_us: 10.5,
@@ -33,7 +34,7 @@ const ROCE: NetworkConstants = NetworkConstants {
 
 /// The value of [`Constants::default`].
 pub(super) const SHIPPED: Constants = Constants {
-    // Every class lists all its values: a new fit changes one class, not those that happen to share a value.
+    // Every class lists all its values, so that a new fit changes one class only.
     classes: [
         // Pascal: P100.
         ClassConstants {

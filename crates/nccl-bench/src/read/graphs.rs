@@ -4,29 +4,29 @@ use super::{CHANNELS_MAX, GRAPHS_BYTES_MAX};
 use roxmltree::{Document, Node as Element, ParsingOptions};
 use topology::nccl::{Channel, Graph, GraphKind, PathType};
 
-/// Most XML nodes of a dump: five graphs of 64 channels with 64 devices.
+/// Maximum number of XML nodes of a dump: five graphs of 64 channels with 64 devices.
 const NODES_MAX: u32 = 200_000;
-/// Most devices on one channel.
+/// Maximum number of devices on one channel.
 const DEVICES_MAX: usize = 64;
 
-/// The node that wrote a dump, to convert its device numbers.
+/// The node that wrote a dump. It is needed to convert device numbers.
 #[derive(Debug, Clone, Default)]
 pub struct DumpContext<'a> {
     /// GPU index on the host by local rank, for dumps that name ranks.
     pub gpus: &'a [u8],
     /// The rank of `gpus[0]`.
     pub first_rank: u32,
-    /// (GPUs, NICs) of every host of the NVLink domain in rank order; empty for one host. NCCL puts the host's position into the highest byte of
-    /// a device number. Converted numbers continue through the hosts.
+    /// (GPUs, NICs) of every host of the NVLink domain in rank order; empty for one host. NCCL writes the host's
+    /// position into the highest byte of a device number. Converted numbers continue through the hosts.
     pub domain: Vec<(usize, usize)>,
 }
 
-/// Reads the graphs of one node, without the kinds that NCCL did not search. O(text).
+/// Reads the graphs of one node. Omits kinds that NCCL did not search. O(text).
 pub fn read(text: &str, node: &DumpContext<'_>) -> Result<Vec<Graph>, String> {
     if text.len() as u64 > GRAPHS_BYTES_MAX {
         return Err(format!("the graph dump has more than {GRAPHS_BYTES_MAX} bytes"));
     }
-    // roxmltree recurses per level. A dump has four levels.
+    // Checked first because roxmltree recurses once per level. A dump has four levels.
     if text.matches('<').count() > NODES_MAX as usize || deep(text) {
         return Err("the graph dump is nested deeper or has more elements than NCCL writes".into());
     }
@@ -39,7 +39,7 @@ pub fn read(text: &str, node: &DumpContext<'_>) -> Result<Vec<Graph>, String> {
     root.children().filter(|n| n.has_tag_name("graph")).filter_map(|n| node.graph(n).transpose()).collect()
 }
 
-/// Whether more than 16 elements nest. Counts tags only, because NCCL's attribute values contain no `<`.
+/// True if more than 16 elements are nested. Counts tags only, because NCCL's attribute values contain no `<`.
 fn deep(text: &str) -> bool {
     let mut depth = 0i32;
     let mut pieces = text.split('<');
@@ -125,7 +125,7 @@ impl DumpContext<'_> {
             }
         }
         if kind == GraphKind::Nvls {
-            channel.gpus.truncate(1); // the head; NCCL does not set the other entries
+            channel.gpus.truncate(1); // only the head: NCCL does not set the other entries
             channel.nics.truncate(1);
         }
         Ok(channel)

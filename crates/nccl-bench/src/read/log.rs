@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use topology::Collective;
 use topology::nccl::{Algorithm, Graph, GraphKind, NcclRate, PathType, Protocol};
 
-/// Longest line that is read.
+/// Maximum length of a line, bytes. Longer lines are skipped.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Most stored warnings.
+/// Maximum number of stored warnings.
 const WARNINGS_MAX: usize = 50;
-/// Most stored connections: 256 ranks with 64 channels and a few peers each.
+/// Maximum number of stored connections: enough for 256 ranks with 64 channels and a few peers each.
 const CONNECTIONS_MAX: usize = 1 << 20;
 /// Ranks from this number on are ignored.
 const RANK_MAX: u32 = 1 << 16;
@@ -24,7 +24,7 @@ pub struct NodeLog {
     pub initialised_s: Option<f64>,
     /// Seconds from the first call to the end of the last.
     pub calls_s: Option<f64>,
-    /// Whether the runner finished.
+    /// True if the runner finished.
     pub done: bool,
     /// The runner's errors.
     pub errors: Vec<String>,
@@ -61,7 +61,7 @@ pub struct CallLog {
     pub size_bytes: u64,
     /// Requested bytes.
     pub requested_bytes: u64,
-    /// Whether the call was captured into a CUDA graph.
+    /// True if the call was captured into a CUDA graph.
     pub captured: bool,
     /// Estimate of `ncclGroupSimulateEnd`, microseconds.
     pub estimate_us: Option<f64>,
@@ -105,7 +105,7 @@ pub fn read(text: &str) -> NodeLog {
 #[derive(Default)]
 struct LogReader {
     log: NodeLog,
-    /// Whether the log is between "launch" and "launched". Decision lines of simulations are ignored.
+    /// True between the lines "launch" and "launched". Decision lines of simulations are outside and ignored.
     launching: bool,
     /// Columns of the current table.
     table: Vec<Algorithm>,
@@ -247,7 +247,7 @@ impl LogReader {
     }
 }
 
-/// The collective of NCCL's name, for the five collectives with an algorithm.
+/// The collective with this NCCL name, for the five collectives with an algorithm.
 fn function(name: &str) -> Option<Collective> {
     Some(match name {
         "AllReduce" => Collective::AllReduce,

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use topology::nccl::{DecisionSource, Graph, GraphKind, NcclDecision, Version};
 
 impl BenchRun<'_> {
-    /// Reads the logs of all processes into one report. Fails if NCCL called a function that the emulation lacks, or if a log is incomplete.
+    /// Reads the logs of all processes into one report. Fails if NCCL called a function that the emulation does not
+    /// have, or if a log is incomplete.
     pub(super) fn report(&self, total: f64) -> Result<BenchReport, BenchError> {
         let calls = self.emulation_lines("not emulated: ")?;
         if !calls.is_empty() {
@@ -119,13 +120,13 @@ impl BenchRun<'_> {
     }
 }
 
-/// The version of NCCL's version code: 22809 is 2.28.9.
+/// Converts NCCL's version code to a version: 22809 is 2.28.9.
 fn version_of(code: u32) -> Option<Version> {
     let part = |n: u32| u16::try_from(n).ok();
     Some(Version::new(part(code / 10_000)?, part(code / 100 % 100)?, part(code % 100)?))
 }
 
-/// One ring per channel, starting at rank 0. Fails if a ring does not hold every rank once.
+/// One ring per channel, starting at rank 0. Fails if a ring does not contain every rank exactly once.
 fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
     let next: BTreeMap<(u32, u32), u32> = logs.iter().flat_map(|l| l.ring_next.iter().map(|(k, v)| (*k, *v))).collect();
     let count = next.keys().map(|k| k.0 + 1).max().unwrap_or(0);
@@ -156,8 +157,9 @@ fn trees(logs: &[log::NodeLog]) -> Vec<Vec<TreePlace>> {
     trees
 }
 
-/// Merges the nodes' graphs by NCCL's rule: least channels and bandwidths, highest latency and distance. Only kinds that every node has. Ring
-/// and tree get the same number of channels. The channels differ between nodes and are omitted.
+/// Merges the nodes' graphs by NCCL's rule: smallest channel counts and bandwidths, highest latency and distance. Only
+/// kinds that every node has are merged. Ring and tree get the same number of channels. The channels differ between
+/// nodes and are omitted.
 fn merge(nodes: &[NodeReport]) -> Vec<Graph> {
     let of = |node: &NodeReport, kind| node.graphs.iter().find(|g| g.kind == kind).cloned();
     let mut merged: Vec<Graph> = Vec::new();

@@ -1,4 +1,5 @@
-//! Starts one process of a run. Its environment describes the simulated host to the emulation, and the run to NCCL, the plugins and the runner.
+//! Starts one process of a run. The environment of the process describes the simulated host to the emulation and the
+//! run to NCCL, the plugins and the runner.
 
 use super::{BenchRun, HostProcess};
 use crate::BenchError;
@@ -49,7 +50,8 @@ impl BenchRun<'_> {
         Ok(command)
     }
 
-    /// Replaces the caller's environment by the specification's, because NCCL reads dozens of variables, and a file in HOME.
+    /// Replaces the caller's environment by that of the specification, because NCCL reads dozens of variables and a
+    /// file in HOME.
     fn replace_environment(&self, command: &mut Command) {
         command.env_clear().env("HOME", self.folder.path());
         for name in ["PATH", "LD_LIBRARY_PATH", "TMPDIR"] {
@@ -86,7 +88,7 @@ impl BenchRun<'_> {
         Ok(())
     }
 
-    /// NCCL's settings that make the hosts distinct and the decisions visible ([`crate::spec::OWN_VARIABLES`]).
+    /// The NCCL settings that make the hosts distinct and print the decisions ([`crate::spec::OWN_VARIABLES`]).
     fn configure_nccl(&self, command: &mut Command, index: usize, process: &HostProcess) {
         command
             .env("NCCL_HOSTID", format!("linkwise-{}-{}", std::process::id(), process.node))
@@ -95,7 +97,7 @@ impl BenchRun<'_> {
             .env("NCCL_GRAPH_DUMP_FILE_RANK", process.first_rank.to_string())
             .env("NCCL_NET_PLUGIN", &self.emulation.net_plugin)
             .env("NCCL_SOCKET_IFNAME", "lo")
-            .env("NCCL_RAS_ENABLE", "0") // all jobs of a machine would use the same port
+            .env("NCCL_RAS_ENABLE", "0") // otherwise all jobs of a machine use the same port
             .env("NCCL_DEBUG", "INFO")
             .env("NCCL_DEBUG_SUBSYS", "INIT,GRAPH,TUNING");
     }

@@ -1,7 +1,7 @@
-//! Host types and clusters that linkwise knows by name.
+//! Host types and clusters with built-in names.
 //!
 //! Matrices marked "appendix" are those of the BandPilot paper (arXiv 2506.15595, appendix E) and of LiteGD, cell by
-//! cell; `tests/appendix.rs` compares them.
+//! cell; `tests/appendix.rs` compares the cells.
 
 mod types;
 
@@ -18,8 +18,8 @@ pub fn host_type(name: &str) -> Option<HostType> {
     host_types().into_iter().find(|t| t.name == name)
 }
 
-/// The host type with this matrix of GPU paths whose model name contains `gpu_model` or is contained in it (letter case is
-/// ignored); `None` if no type or more than one fits. Without a model the matrix alone decides.
+/// The host type with this matrix of GPU paths whose model name contains `gpu_model` or is contained in it (letter case
+/// is ignored); `None` if no type or several types match. Without a model only the matrix is compared.
 pub fn host_type_for(gpu_model: Option<&str>, gpu_paths: &[Vec<PathKind>]) -> Option<HostType> {
     let mut fitting = host_types().into_iter().filter(|t| t.gpu_paths == gpu_paths);
     let key = |s: &str| s.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
@@ -47,10 +47,10 @@ pub const CLUSTERS: [&str; 11] = [
     "litegd-64-v100-a6000-a800",
 ];
 
-/// Most hosts that a composition may name at once.
+/// Maximum number of hosts of a composition.
 const COMPOSED_HOSTS_MAX: usize = 1024;
 
-/// A built-in cluster by name, its hosts `n0`, `n1`, ... on one non-blocking switch.
+/// A built-in cluster by name. Its hosts are `n0`, `n1`, ... on one non-blocking switch.
 ///
 /// - BandPilot's four clusters of four hosts (table 1): `h100`, `het-ra`, `het-va`, `het-4mix`.
 /// - LiteGD's clusters of 64 GPUs (section 6.3, table 1): `litegd-64` has two hosts of each type; `litegd-64-4090`, `-v100`, `-a6000` and

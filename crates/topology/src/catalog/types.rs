@@ -1,4 +1,4 @@
-//! The host types, one function each: GPUs, links, NICs, and where each fact comes from.
+//! The host types, one function per type: GPUs, links, NICs, and the source of each fact.
 
 use crate::host::{Gpu, HostType, Nic, NvLinkFabric, PathKind, Pcie};
 use crate::layout::Layout;
@@ -41,7 +41,7 @@ fn uniform(n: usize, kind: PathKind) -> Vec<Vec<PathKind>> {
     (0..n).map(|i| (0..n).map(|j| if i == j { Same } else { kind }).collect()).collect()
 }
 
-/// Pairs of consecutive GPUs, each with an NVLink bridge of `links` links.
+/// Adds an NVLink bridge of `links` links to each pair of consecutive GPUs.
 fn with_bridges(mut paths: Vec<Vec<PathKind>>, links: u8) -> Vec<Vec<PathKind>> {
     for i in 0..paths.len() {
         if i ^ 1 < paths.len() {
@@ -55,7 +55,8 @@ fn nvlink(link_gb_per_s: f64, switched: bool, multicast: bool) -> Option<NvLinkF
     Some(NvLinkFabric { link_rate: Bandwidth::from_gb_per_s(link_gb_per_s), switched, multicast })
 }
 
-/// `nics` NICs shared evenly, in order, by the GPUs of [`gpus`]`(n, 2)`: path `near` to their own GPUs, NODE or SYS to the others.
+/// `nics` NICs, divided evenly and in order among the GPUs of [`gpus`]`(n, 2)`: path `near` to their own GPUs, NODE or
+/// SYS to other GPUs.
 fn shared_nics(n: usize, nics: usize, gbit: f64, near: PathKind) -> Vec<Nic> {
     let g = gpus(n, 2);
     (0..nics)
@@ -93,7 +94,8 @@ fn pcie(generation: u8) -> Pcie {
     Pcie { generation, lanes: 16 }
 }
 
-/// DGX-1 with P100: hybrid cube mesh, four NVLink 1 a GPU: three inside its quad and one to its twin in the other quad.
+/// DGX-1 with P100: hybrid cube mesh of NVLink 1. Each GPU has three links inside its quad and one link to the other
+/// quad.
 fn dgx1_p100() -> HostType {
     let m = (0..8usize)
         .map(|i| {
@@ -122,7 +124,7 @@ fn dgx1_p100() -> HostType {
     }
 }
 
-/// 8x V100 in a hybrid cube mesh of six NVLinks a GPU, numbered as in the papers' appendix.
+/// 8x V100 in a hybrid cube mesh with six NVLinks per GPU, numbered as in the papers' appendix.
 fn dgx1_v100() -> HostType {
     #[rustfmt::skip]
     let m = [
@@ -151,7 +153,7 @@ fn dgx1_v100() -> HostType {
     }
 }
 
-/// DGX-2: sixteen V100 behind NVSwitches, six links a GPU, eight NICs for two GPUs each.
+/// DGX-2: sixteen V100 behind NVSwitches, six links per GPU, eight NICs for two GPUs each.
 fn dgx2() -> HostType {
     HostType {
         name: "dgx2-v100".into(),
@@ -167,7 +169,7 @@ fn dgx2() -> HostType {
     }
 }
 
-/// DGX A100: twelve links a GPU to NVSwitches; two GPUs and two NICs share a PCIe switch.
+/// DGX A100: twelve links per GPU to NVSwitches. Two GPUs and two NICs share a PCIe switch.
 fn dgx_a100() -> HostType {
     let mut nics = shared_nics(8, 8, 200.0, Pxb);
     for (i, nic) in nics.iter_mut().enumerate() {
@@ -189,7 +191,7 @@ fn dgx_a100() -> HostType {
     }
 }
 
-/// 8x A800: NVSwitch with 8 links a GPU (export variant of the A100).
+/// 8x A800: NVSwitch with 8 links per GPU (export variant of the A100).
 fn a800() -> HostType {
     HostType {
         name: "a800".into(),
@@ -316,7 +318,7 @@ fn l40s() -> HostType {
     }
 }
 
-/// 8x L40S: two sockets, on each a PCIe switch with four GPUs and two NICs.
+/// 8x L40S: two sockets, each with a PCIe switch, four GPUs and two NICs.
 fn l40s_8gpu() -> HostType {
     let layout = Layout { sockets: Layout::runs(8, 4), pcie_switches: Layout::runs(8, 4), ..Layout::default() };
     let mut nics = shared_nics(8, 4, 200.0, Pix);
@@ -340,7 +342,7 @@ fn l40s_8gpu() -> HostType {
     }
 }
 
-/// HGX H100: NVSwitch, 18 links a GPU, one 400 Gbit/s NIC per GPU on its own PCIe switch. The papers' appendix prints
+/// HGX H100: NVSwitch, 18 links per GPU, one 400 Gbit/s NIC per GPU on its own PCIe switch. The papers' appendix prints
 /// NV16 for the same machine; `hgx-h100-nv16` keeps that label.
 fn hgx_h100(name: &str, links: u8) -> HostType {
     let links_source = match links {
@@ -361,7 +363,7 @@ fn hgx_h100(name: &str, links: u8) -> HostType {
     }
 }
 
-/// Four H100 linked directly, six links a pair, one NIC per GPU.
+/// Four H100 linked directly, six links per pair, one NIC per GPU.
 fn h100_mesh() -> HostType {
     HostType {
         name: "h100-4gpu".into(),
@@ -403,7 +405,7 @@ fn hgx_b200() -> HostType {
 }
 
 /// One compute tray of a GB200 NVL72: two Grace CPUs, four GPUs. The rack's NVLink domain of 18 trays is not modelled:
-/// between trays only the NICs count.
+/// trays are connected by their NICs only.
 fn gb200_tray() -> HostType {
     HostType {
         name: "gb200-tray".into(),

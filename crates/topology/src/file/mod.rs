@@ -1,7 +1,7 @@
-//! The cluster file: YAML (and so JSON), written by hand or by `linkwise topology import`.
+//! The cluster file: YAML (JSON is valid YAML), written by hand or by `linkwise topology import`.
 //!
-//! [`schema`] is the format, [`build`](self) makes a [`Cluster`] of it with errors that point at the line, and
-//! [`write`] makes a file of a cluster; `read(write(c)) == c`.
+//! [`schema`] defines the format. [`build`](self) converts a file to a [`Cluster`]; its errors name the line. [`write`]
+//! converts a cluster to a file. `read(write(c)) == c`.
 
 mod build;
 pub mod schema;
@@ -11,18 +11,18 @@ use crate::cluster::Cluster;
 use crate::diagnose::{ReadError, did_you_mean};
 use schema::ClusterFile;
 
-/// Keys of the top level; they identify a cluster file.
+/// Top-level keys, which identify a cluster file.
 pub const TOP_LEVEL_KEYS: [&str; 4] = ["name", "network", "host_types", "hosts"];
-/// Deepest nesting; the format needs 6 levels.
+/// Maximum nesting depth. The format needs 6 levels.
 const DEPTH_MAX: usize = 24;
-/// Most YAML nodes: 65,536 hosts with 8 UUIDs and a dozen fields each.
+/// Maximum number of YAML nodes: enough for 65,536 hosts with 8 UUIDs and a dozen fields each.
 const NODES_MAX: usize = 3_000_000;
-/// Most aliases; written files have none.
+/// Maximum number of YAML aliases. Files that linkwise writes have none.
 const ALIASES_MAX: usize = 10_000;
-/// Most YAML events that all aliases together may repeat.
+/// Maximum number of YAML events that all aliases together repeat.
 const REPLAYED_EVENTS_MAX: usize = 200_000;
 
-/// Reads a cluster file. O(text), memory bounded by [`crate::read::FILE_SIZE_MAX`] and the limits above.
+/// Reads a cluster file. O(text). Memory is bounded by [`crate::read::FILE_SIZE_MAX`] and the limits above.
 pub fn read(text: &str, file: &str) -> Result<Cluster, ReadError> {
     if text.len() > crate::read::FILE_SIZE_MAX {
         return Err(crate::read::too_large(file, crate::read::FILE_SIZE_MAX));
@@ -57,7 +57,7 @@ pub fn write(cluster: &Cluster) -> String {
     write::yaml(cluster)
 }
 
-/// The same document as JSON, with every host type in full. It is a cluster file, too, because JSON is YAML.
+/// Writes a cluster file as JSON, with every host type in full. JSON is YAML, so the text reads back as a cluster file.
 pub fn to_json(cluster: &Cluster) -> String {
     write::json(cluster)
 }
@@ -122,7 +122,7 @@ fn yaml_error(text: &str, file: &str, e: &serde_saphyr::Error) -> ReadError {
     ReadError::at_line(file, text, line, column, len, message, remedy)
 }
 
-/// The first line of a message, without the position, which the caller prints.
+/// The first line of a message, without the position. The caller prints the position.
 fn first_line(message: &str) -> &str {
     let line = message.lines().next().unwrap_or("");
     let line = line.strip_prefix("error: ").unwrap_or(line);

@@ -1,4 +1,4 @@
-//! From a [`Cluster`] to the file's structs and text.
+//! Converts a [`Cluster`] to the file's structs and text.
 
 use super::schema::{
     At, ClusterFile, DegradedFile, DegradedLinkFile, Drained, HostLinkFile, HostTypeFile, HostsFile, MatrixRow,
@@ -24,7 +24,7 @@ pub(super) fn json(cluster: &Cluster) -> String {
     text
 }
 
-/// True if the types are those of the catalog, in the order in which a reader finds their names.
+/// True if all types are catalog types, in the order of their first use by hosts. The file then needs only their names.
 fn names_suffice(cluster: &Cluster) -> bool {
     let mut first_use = Vec::new();
     for h in &cluster.hosts {
@@ -121,7 +121,7 @@ fn host_type(t: &HostType) -> HostTypeFile {
     }
 }
 
-/// Runs of hosts that differ only in their name become one entry.
+/// The entries of the hosts. Consecutive hosts that differ only in their name share one entry.
 fn hosts(c: &Cluster) -> Vec<At<HostsFile>> {
     let mut entries: Vec<(Vec<String>, HostsFile)> = Vec::new();
     for h in &c.hosts {

@@ -1,11 +1,11 @@
-//! The error of a list: its kind and its position.
+//! The error for an invalid list: kind and position.
 
 use std::fmt;
 
-/// Longest piece of the list that a message quotes, characters.
+/// Maximum number of characters of a list that a message quotes.
 const QUOTE_CHARS_MAX: usize = 40;
 
-/// The kind of a mistake in a list, for programs that handle errors.
+/// The kind of an error in a list, for programs that handle errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListErrorKind {
     /// The text does not follow the notation: brackets, ranges, numbers.
@@ -23,11 +23,11 @@ pub enum ListErrorKind {
 /// The reason for refusing a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListError {
-    /// The kind of mistake.
+    /// The kind of error.
     pub kind: ListErrorKind,
-    /// Index of the text where several were given (arguments of a command, strings of a JSON array), from 0.
+    /// Index of the text, from 0, if the list consists of several texts (command arguments, strings of a JSON array).
     pub item: usize,
-    /// Offset of the mistake in that text, bytes from 0.
+    /// Offset of the error in that text, bytes from 0.
     pub offset: usize,
     /// The same position in characters, from 1.
     pub column: usize,
@@ -54,7 +54,7 @@ impl ListError {
 }
 
 impl fmt::Display for ListError {
-    /// The message, with the position of the mistake unless that is the first character.
+    /// The message, with the position of the error unless the error is at the first character.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         if self.column > 1 { write!(f, " (character {})", self.column) } else { Ok(()) }

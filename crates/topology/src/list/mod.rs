@@ -1,22 +1,24 @@
-//! Lists of hosts and of GPUs in one notation, which every option reads and every text prints.
+//! Lists of hosts and GPUs. All options read and all texts print this notation.
 //!
 //! | text | meaning |
 //! |---|---|
-//! | `n0`, `n[0-3,7]`, `gpu-[001-016]`, `rack[0-1]-n[0-3]-ib` | hosts; padding is kept, the last bracket counts fastest |
+//! | `n0`, `n[0-3,7]`, `gpu-[001-016]`, `rack[0-1]-n[0-3]-ib` | hosts; padding is kept, the last bracket varies fastest
+//! |
 //! | `n0:3`, `n0:[0-3,6]`, `n[0-3]:[0-7]` | GPUs of one host or of several |
 //! | `n0`, `n[0-3]` where GPUs are expected | all GPUs of these hosts |
-//! | `GPU-8932f937-d72c` where GPUs are expected | a GPU by its UUID, where the cluster file has it |
+//! | `GPU-8932f937-d72c` where GPUs are expected | a GPU by its UUID, if the cluster file has the UUID |
 //!
 //! Spaces, line ends and commas outside of brackets separate items. The brackets are those of Slurm's host lists. Older
-//! releases of linkwise printed `n0{0-7}`, `n0:0-7` and `n0:0,2`; the reader accepts these, too. (In `n0:0,2` the `2` is GPU 2 of n0
-//! unless the cluster has a host `2`.)
+//! releases of linkwise printed `n0{0-7}`, `n0:0-7` and `n0:0,2`; the reader also accepts these forms. (In `n0:0,2` the
+//! `2` is GPU 2 of n0 unless the cluster has a host `2`.)
 //!
-//! GPUs are printed with as few items as possible; hosts with the same GPUs share an item. GPU indices are always printed,
-//! `n[0-3]:[0-7]` and not `n[0-3]`, because a reader may not know how many GPUs a host has. A printed list reads back as the
-//! same allocation.
+//! GPUs are printed with as few items as possible; hosts with the same GPUs share an item. GPU indices are always
+//! printed (`n[0-3]:[0-7]`, not `n[0-3]`), because a reader may not know the number of GPUs of a host. A printed list
+//! reads back as the same allocation.
 //!
 //! Limits: a list has at most [`LIST_BYTES_MAX`] bytes; an item names at most [`HOSTS_PER_ITEM_MAX`] hosts (counted
-//! before any name is made) with at most [`BRACKETS_MAX`] pairs of brackets; a list names at most [`NAMES_MAX`] hosts.
+//! before names are generated) with at most [`BRACKETS_MAX`] pairs of brackets; a list names at most [`NAMES_MAX`]
+//! hosts.
 
 mod error;
 mod parse;
@@ -35,19 +37,19 @@ use print::Fold;
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
-/// Longest list, bytes.
+/// Maximum length of a list, bytes.
 pub const LIST_BYTES_MAX: usize = 16 << 20;
-/// Most hosts that one item names.
+/// Maximum number of hosts of one item.
 pub const HOSTS_PER_ITEM_MAX: usize = HOSTS_MAX;
-/// Most pairs of brackets in one host name.
+/// Maximum number of pairs of brackets in one host name.
 pub const BRACKETS_MAX: usize = 4;
-/// Most host names in one list: every GPU of the largest cluster one by one.
+/// Maximum number of host names in one list: enough to list every GPU of the largest cluster separately.
 pub const NAMES_MAX: usize = HOSTS_MAX * GPUS_PER_HOST_MAX;
-/// Longest host name, bytes.
+/// Maximum length of a host name, bytes.
 const NAME_BYTES_MAX: usize = 253;
-/// Most hosts that are compared with a misspelt name.
+/// Maximum number of hosts that are compared with a misspelt name.
 const COMPARED_MAX: usize = 4096;
-/// Most characters of a cluster's host list in a message.
+/// Maximum number of characters of a cluster's host list in a message.
 const HOSTS_CHARS_MAX: usize = 60;
 
 /// The names of a comma-separated host list, in order: `n[08-10],login` is n08, n09, n10, login. At most `names_max`
@@ -99,7 +101,7 @@ fn check_length(list: &str) -> Result<(), ListError> {
     Err(ListError::new(ListErrorKind::TooLong, 0, message))
 }
 
-/// Reads lists of one cluster's hosts and GPUs. Building costs O(hosts); build once for many lists.
+/// Reads lists of hosts and GPUs of one cluster. Building costs O(hosts); build it once for many lists.
 pub struct ListReader<'a> {
     cluster: &'a Cluster,
     hosts: HashMap<&'a str, HostId>,
@@ -122,7 +124,7 @@ impl<'a> ListReader<'a> {
         self.known_host(name, 0)
     }
 
-    /// The hosts in the order of the list, each once. O(names).
+    /// The hosts of a list in its order, without duplicates. O(names).
     pub fn hosts<'s>(&self, items: impl IntoIterator<Item = &'s str>) -> Result<Vec<HostId>, ListError> {
         let mut seen = HashSet::new();
         let mut out = Vec::new();
@@ -150,12 +152,14 @@ impl<'a> ListReader<'a> {
         Ok(out)
     }
 
-    /// The GPUs; a host alone means all of its GPUs. A GPU that is named twice is an error. O(names).
+    /// The GPUs of a list. A host without GPU indices means all its GPUs. A GPU that is named twice is an error.
+    /// O(names).
     pub fn gpus<'s>(&self, items: impl IntoIterator<Item = &'s str>) -> Result<Allocation, ListError> {
         self.gpus_in_order(items).map(Allocation::new)
     }
 
-    /// [`ListReader::gpus`] by host, in the order in which the list first names the hosts: the order of ranks. O(names).
+    /// As [`ListReader::gpus`], with hosts in the order in which the list first names them. This is the order of ranks.
+    /// O(names).
     pub fn gpus_in_order<'s>(
         &self,
         items: impl IntoIterator<Item = &'s str>,
@@ -239,7 +243,8 @@ impl<'a> ListReader<'a> {
         }
     }
 
-    /// Calls `f` with every item and the number of names that it may still make; `f` returns the number that it made.
+    /// Calls `f` with every item and the number of names that the item may still produce. `f` returns the number of
+    /// names produced.
     fn each_piece<'s>(
         &self,
         items: impl IntoIterator<Item = &'s str>,
@@ -322,8 +327,8 @@ impl<'a> ListReader<'a> {
         })
     }
 
-    /// `; did you mean ...?`: the host with the same numbers and other padding, else the one with nearly the same letters. A
-    /// host that differs in its number alone is not a typing error.
+    /// `; did you mean ...?`: the host with the same numbers and different padding, otherwise the host with similar
+    /// letters. A host that differs only in its number is not suggested.
     fn near(&self, name: &str) -> String {
         let hosts = || self.cluster.hosts.iter().take(COMPARED_MAX).map(|h| h.name.as_str());
         let letters = |s: &str| s.replace(|c: char| c.is_ascii_digit(), "");
@@ -337,7 +342,7 @@ impl<'a> ListReader<'a> {
     }
 }
 
-/// Counts one more name of an item that may make `left` names.
+/// Counts one more name of an item. Fails if the item has more than `left` names.
 fn count(names: &mut usize, left: usize, piece: Piece<'_>) -> Result<(), ListError> {
     *names += 1;
     if *names <= left {
@@ -347,7 +352,8 @@ fn count(names: &mut usize, left: usize, piece: Piece<'_>) -> Result<(), ListErr
     Err(ListError::new(ListErrorKind::TooLong, piece.at, message))
 }
 
-/// Hosts, GPUs and the offset of the GPUs in `n0:[0-3]`, `n0:0-3`, `n0{0-3}`; `None` for an item without GPUs.
+/// Text of the hosts, text of the GPUs, and offset of the GPUs in `n0:[0-3]`, `n0:0-3`, `n0{0-3}`; `None` for an item
+/// without GPUs.
 fn split(piece: Piece<'_>) -> Result<Option<(&str, &str, usize)>, ListError> {
     let (text, at) = (piece.text, piece.at);
     if let Some(colon) = text.find(':') {
@@ -406,7 +412,8 @@ impl Cluster {
         self.items(groups.into_iter(), Fold::Set)
     }
 
-    /// The same with the hosts in the order given, the order of ranks: neighbours with the same GPUs share an item. O(GPUs).
+    /// As [`Cluster::gpu_list`], with hosts in the given order (the order of ranks). Consecutive hosts with the same
+    /// GPUs share an item. O(GPUs).
     pub fn gpu_list_in_order(&self, hosts: &[(HostId, GpuMask)]) -> String {
         let groups = hosts.chunk_by(|a, b| a.1 == b.1).map(|g| (g[0].1, g.iter().map(|p| p.0).collect()));
         self.items(groups, Fold::Ordered)
@@ -426,7 +433,7 @@ impl Cluster {
         print::fold(hosts.into_iter().map(|h| self.host(h).name.as_str()), Fold::Set).join(" ")
     }
 
-    /// The same in the order given. O(hosts).
+    /// As [`Cluster::host_list`], with hosts in the given order. O(hosts).
     pub fn host_list_in_order(&self, hosts: impl IntoIterator<Item = HostId>) -> String {
         print::fold(hosts.into_iter().map(|h| self.host(h).name.as_str()), Fold::Ordered).join(" ")
     }

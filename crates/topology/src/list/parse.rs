@@ -3,13 +3,13 @@
 use super::error::quote;
 use super::{BRACKETS_MAX, HOSTS_PER_ITEM_MAX, ListError, ListErrorKind, NAME_BYTES_MAX};
 
-/// Longest number, digits.
+/// Maximum number of digits of a number.
 const DIGITS_MAX: usize = 9;
 
 /// One item of a list: the text between separators.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// The text, never empty.
+    /// The text; never empty.
     pub text: &'a str,
     /// Its offset, bytes.
     pub at: usize,
@@ -30,7 +30,7 @@ impl<'a> Pieces<'a> {
         Pieces { text, at: 0, commas_only: false }
     }
 
-    /// Items separated by commas alone; an empty item is an error.
+    /// Items separated by commas only. An empty item is an error.
     pub fn of_commas(text: &'a str) -> Self {
         Pieces { text, at: 0, commas_only: true }
     }
@@ -99,7 +99,7 @@ impl Range {
     }
 }
 
-/// Ranges separated by commas, `0-3,7`, at most `numbers_max` numbers in all. `at` is the offset of the text.
+/// Ranges separated by commas, `0-3,7`, with at most `numbers_max` numbers in total. `at` is the offset of the text.
 pub fn ranges(text: &str, at: usize, numbers_max: usize) -> Result<Vec<Range>, ListError> {
     let mut out = Vec::new();
     let mut numbers = 0u64;
@@ -141,7 +141,7 @@ enum Part<'a> {
     Numbers(Vec<Range>),
 }
 
-/// A host name with bracketed ranges, `rack[0-1]-n[01-16]-ib`. The last bracket counts fastest.
+/// A host name with bracketed ranges, `rack[0-1]-n[01-16]-ib`. The last bracket varies fastest.
 pub struct Pattern<'a>(Vec<Part<'a>>);
 
 impl<'a> Pattern<'a> {
@@ -182,7 +182,7 @@ impl<'a> Pattern<'a> {
         Ok(Pattern(parts))
     }
 
-    /// Calls `f` with every name, in order, until `f` fails. O(names); one name is in memory at a time.
+    /// Calls `f` with every name, in order, until `f` fails. O(names). Only one name is in memory at a time.
     pub fn each<E>(&self, mut f: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         let mut name = String::new();
         extend(&self.0, &mut name, &mut f)

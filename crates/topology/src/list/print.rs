@@ -1,18 +1,18 @@
-//! Prints names as the shortest text.
+//! Prints lists of names as the shortest text.
 
 use super::{BRACKETS_MAX, parse::Range};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Longest run of digits that is read as a number; a longer one is text.
+/// Maximum number of digits of a number. A longer run of digits is text.
 const DIGITS_MAX: usize = 9;
 
-/// Which names may share brackets.
+/// Rule for the names that may share brackets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
-    /// Any names; the order of the output is free.
+    /// Any names. The output may have any order.
     Set,
-    /// Names whose order the output keeps.
+    /// The output keeps the order of the names.
     Ordered,
     /// As `Ordered`, with one pair of brackets, at the end of the name: every release of Slurm reads this form.
     Slurm,
@@ -54,7 +54,7 @@ impl<'a> Item<'a> {
         Item(parts)
     }
 
-    /// Merges `other` into this item if both differ in the numbers of one place alone and `how` allows it.
+    /// Merges `other` into this item if both differ only in the numbers of one bracket and `how` allows it.
     fn absorb(&mut self, other: &Item<'a>, how: Fold) -> bool {
         if self.0.len() != other.0.len() {
             return false;
@@ -116,7 +116,7 @@ fn of_ranges(ranges: &[Range]) -> String {
     ranges.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// The fewest items for these names. A name that is given twice is written twice. O(bytes) per bracket.
+/// The fewest items for these names. Duplicate names are printed twice. O(bytes) per bracket.
 pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>, how: Fold) -> Vec<String> {
     let mut items: Vec<Item> = names.into_iter().map(Item::of).collect();
     if how == Fold::Set {
@@ -141,7 +141,7 @@ pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>, how: Fold) -> Vec<Stri
 /// The numbers in a name with their widths, and the item.
 type Member<'a> = (Vec<(u32, usize)>, Item<'a>);
 
-/// Groups names that differ in numbers alone, in ascending order of the numbers. O(names x log names).
+/// Groups names that differ only in numbers, in ascending order of the numbers. O(names x log names).
 fn together(items: Vec<Item>) -> Vec<Item> {
     let mut places: HashMap<Vec<Option<&str>>, usize> = HashMap::new();
     let mut families: Vec<Vec<Member>> = Vec::new();

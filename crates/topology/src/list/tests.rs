@@ -3,7 +3,7 @@ use crate::catalog;
 use crate::cluster::Host;
 use proptest::prelude::*;
 
-/// A cluster of hosts with these names; types of 8, 1, 16 and 4 GPUs in turn.
+/// A cluster of hosts with these names. The host types have 8, 1, 16 and 4 GPUs in turn.
 fn cluster_of(names: impl IntoIterator<Item = String>) -> Cluster {
     let types: Vec<_> = [8, 1, 16, 4]
         .into_iter()
@@ -19,7 +19,7 @@ fn cluster_of(names: impl IntoIterator<Item = String>) -> Cluster {
     Cluster { name: "c".into(), hosts: names.into_iter().enumerate().map(host).collect(), types, ..Cluster::default() }
 }
 
-/// Hosts of eight GPUs.
+/// A cluster of hosts with eight GPUs each.
 fn of_eight(names: impl IntoIterator<Item = String>) -> Cluster {
     let mut c = cluster_of(names);
     c.hosts.iter_mut().for_each(|h| h.host_type = 0);
@@ -30,7 +30,7 @@ fn n64() -> Cluster {
     of_eight((0..64).map(|i| format!("n{i}")))
 }
 
-/// Naming schemes of sites.
+/// Host names as real sites choose them.
 fn schemes() -> Vec<Vec<String>> {
     vec![
         (0..40).map(|i| format!("n{i}")).collect(),

@@ -1,11 +1,11 @@
-//! Infers facts that a matrix of labels lacks from its shape: NVLink rates, switches, sockets, PCIe generation, NIC rates.
+//! Infers facts that a matrix of labels does not contain: NVLink rates, switches, sockets, PCIe generation, NIC rates.
 //!
-//! Rates come from public data sheets and are not measured, so every caller adds a note to its result.
+//! Rates come from public data sheets, not from measurements, so every caller adds a note to its result.
 
 use crate::host::{Gpu, NvLinkFabric, PathKind, Pcie};
 use crate::quantity::Bandwidth;
 
-/// Most links of any known GPU chip (H100, B200: 18).
+/// Maximum number of links of any known GPU chip (H100, B200: 18).
 const LINKS_PER_GPU_MAX: usize = 18;
 
 /// Facts about a GPU model and its links.
@@ -21,7 +21,7 @@ pub struct ModelFacts {
     pub multicast: bool,
     /// PCI device ids (vendor 0x10de), from the public PCI id list.
     device_ids: &'static [u16],
-    /// Words that its name contains, lower case, letters and digits only.
+    /// Substrings that identify its name; lower case, letters and digits only.
     keys: &'static [&'static str],
 }
 
@@ -78,7 +78,7 @@ pub fn model_by_device_id(id: u16) -> Option<ModelFacts> {
     MODELS.iter().find(|m| m.device_ids.contains(&id)).copied()
 }
 
-/// The NVLink fabric behind a matrix; `None` without NV labels. The second value says why.
+/// The NVLink fabric that a matrix shows, and the reason; `None` without NV labels.
 pub fn nvlink(paths: &[Vec<PathKind>], model: Option<ModelFacts>) -> Option<(NvLinkFabric, String)> {
     let n = paths.len();
     let links = |p: &PathKind| if let PathKind::NvLink(k) = p { usize::from(*k) } else { 0 };
@@ -86,7 +86,7 @@ pub fn nvlink(paths: &[Vec<PathKind>], model: Option<ModelFacts>) -> Option<(NvL
     let least = paths.iter().flatten().map(links).filter(|&l| l > 0).min().unwrap_or(most);
     let all_to_all = (0..n).all(|i| (0..n).all(|j| i == j || links(&paths[i][j]) == most));
     let per_gpu = paths.iter().map(|r| r.iter().map(links).sum::<usize>()).max().unwrap_or(0);
-    // More links to peers than any chip has: the links end in switches.
+    // A GPU cannot have this many direct links, so the links end in switches.
     let switched = all_to_all && per_gpu > LINKS_PER_GPU_MAX;
     let pairs = paths.iter().all(|r| r.iter().filter(|p| links(p) > 0).count() <= 1);
     let (rate, multicast, why) = match model {
@@ -109,8 +109,8 @@ pub fn nvlink(paths: &[Vec<PathKind>], model: Option<ModelFacts>) -> Option<(NvL
     Some((fabric, format!("NVLink taken as {rate} GB/s a link each way, {why}, {shape}")))
 }
 
-/// PCIe generation by model, else by the NVLink generation, else Gen4. The second value is a note on the guess; `None` if the
-/// model is known.
+/// PCIe link of a GPU with 16 lanes, and a note. The generation is that of the model. For unknown models it is guessed
+/// from the number of NVLinks of a pair, otherwise Gen4.
 pub fn pcie(paths: &[Vec<PathKind>], model: Option<ModelFacts>) -> (Pcie, String) {
     let most = paths.iter().flatten().filter_map(|p| if let PathKind::NvLink(k) = p { Some(*k) } else { None }).max();
     let generation = match (model, most) {
@@ -132,7 +132,7 @@ pub fn nic_gbit_per_s(nvlink: Option<NvLinkFabric>, paths: &[Vec<PathKind>]) -> 
     }
 }
 
-/// Sockets from connectivity alone: GPUs that reach each other without crossing NUMA nodes share one. O(n²).
+/// GPUs with sockets inferred from paths: GPUs that reach each other without crossing NUMA nodes share a socket. O(n²).
 pub fn sockets_from_paths(paths: &[Vec<PathKind>]) -> Vec<Gpu> {
     let n = paths.len();
     let mut socket: Vec<Option<u8>> = vec![None; n];

@@ -1,7 +1,7 @@
 //! Merges several files about one host into one host type.
 //!
-//! Each fact is taken from its most reliable source: NVLinks and NICs from NCCL XML, PCIe labels from nvidia-smi (it
-//! reports host bridges), rates from P2P matrices. Sources that contradict each other are not merged.
+//! Each fact is taken from its most reliable source: NVLinks and NICs from NCCL XML, PCIe labels from nvidia-smi (which
+//! reports host bridges), rates from P2P matrices. Contradictory sources are not merged.
 
 use super::{FileKind, TopologyFile};
 use crate::host::{HostType, PathKind};
@@ -15,8 +15,8 @@ pub struct MergeSource {
     pub reading: TopologyFile,
 }
 
-/// One host type from all sources, and notes. Each source must describe one host type; the error names the two files
-/// that disagree and the fact. O(sources x GPUs²).
+/// One host type from all sources, and notes. Each source must describe one host type; the error names the fact and the
+/// two files that disagree on it. O(sources x GPUs²).
 pub fn merge(sources: &[MergeSource]) -> Result<(HostType, Vec<String>), String> {
     let mut notes = Vec::new();
     for s in sources {
@@ -28,7 +28,7 @@ pub fn merge(sources: &[MergeSource]) -> Result<(HostType, Vec<String>), String>
             ));
         }
     }
-    // The order of preference for the base: XML, then nvidia-smi, then P2P.
+    // Base type in order of preference: XML, nvidia-smi, P2P.
     let mut order: Vec<&MergeSource> = sources.iter().collect();
     order.sort_by_key(|s| match s.reading.kind {
         FileKind::NcclXml => 0,
@@ -80,13 +80,13 @@ pub fn merge(sources: &[MergeSource]) -> Result<(HostType, Vec<String>), String>
     Ok((merged, notes))
 }
 
-/// True for a note of the nvidia-smi reader about a fact that the XML has.
+/// True if the note of the nvidia-smi reader is about a fact that the XML contains.
 fn is_moot(note: &str, merged: &HostType) -> bool {
     (note.starts_with("PCIe taken") || note.starts_with("nvidia-smi does not print") || note.starts_with("no NIC"))
         && !merged.nics.is_empty()
 }
 
-/// Replaces labels of the XML (or of another run of nvidia-smi) by those of nvidia-smi.
+/// Replaces labels from the XML (or from another run of nvidia-smi) by labels from nvidia-smi.
 fn labels(
     merged: &mut HostType,
     t: &HostType,

@@ -1,7 +1,7 @@
 //! Readers of other programs' descriptions of a host: `nvidia-smi topo -m`, NCCL's topology XML, P2P bandwidth matrices.
 //!
-//! All input is treated as hostile: the size is checked first. Every inference becomes a note. A bad file gives one
-//! [`ReadError`] with line, column and remedy.
+//! All input is treated as hostile: the readers check the size first. Every inferred fact gives a note. An invalid file
+//! gives one [`ReadError`] with line, column and remedy.
 
 pub mod infer;
 pub mod merge;
@@ -12,12 +12,12 @@ pub mod topo_m;
 use crate::diagnose::ReadError;
 use crate::host::HostType;
 
-/// Largest file that any reader accepts, in bytes; a topology has a few kilobytes, a cluster file of 65,536 hosts with
-/// UUIDs about 40 MB.
+/// Maximum size of any file, bytes. A topology takes a few kilobytes; a cluster file of 65,536 hosts with UUIDs takes
+/// about 40 MB.
 pub const FILE_SIZE_MAX: usize = 64 << 20;
-/// Largest topology file (all kinds but the cluster file), in bytes.
+/// Maximum size of a topology file (all kinds except the cluster file), bytes.
 pub const TOPOLOGY_SIZE_MAX: usize = 8 << 20;
-/// Most host types that one file may describe.
+/// Maximum number of host types of one file.
 pub const TYPES_PER_FILE_MAX: usize = 256;
 
 /// The kind of a topology file, recognised by its content.
@@ -52,16 +52,16 @@ impl std::fmt::Display for FileKind {
 pub struct TopologyFile {
     /// The kind of the file.
     pub kind: FileKind,
-    /// One type per host described; for P2P matrices one per system measured.
+    /// One type per described host; for P2P matrices, one per measured system.
     pub types: Vec<HostType>,
-    /// Facts that were inferred or left out, one sentence each.
+    /// Inferred or omitted facts, one sentence each.
     pub notes: Vec<String>,
-    /// Parts that were refused (a matrix of a file with several), each with its reason.
+    /// Refused parts (for example one of several matrices), each with the reason.
     pub refused: Vec<ReadError>,
 }
 
 impl TopologyFile {
-    /// The only type, or `None` if there are several.
+    /// The only type; `None` if the file describes several.
     pub fn single(&self) -> Option<&HostType> {
         match &self.types[..] {
             [one] => Some(one),
@@ -127,7 +127,7 @@ pub fn too_large(file: &str, size_max: usize) -> ReadError {
     )
 }
 
-/// The kind of a text, from the first lines that identify it; `None` if none does. Reads 2,000 lines at most.
+/// The kind of a text, from the first line that identifies it; `None` if no line does. Reads at most 2,000 lines.
 pub fn detect(text: &str) -> Option<FileKind> {
     let head = text.trim_start_matches('\u{feff}').trim_start();
     if head.starts_with('<') {
@@ -155,10 +155,10 @@ pub fn detect(text: &str) -> Option<FileKind> {
     None
 }
 
-/// The place that shows the output of AMD's tools: their banner, or a matrix with xGMI links.
+/// Position of the text that identifies output of AMD's tools: a banner, or a matrix with xGMI links.
 fn rocm(text: &str) -> Option<usize> {
     if text.trim_start().starts_with('<') {
-        return None; // a dump of RCCL has its own refusal
+        return None; // the XML reader refuses dumps of RCCL
     }
     let head: usize = text.split_inclusive('\n').take(2_000).map(str::len).sum();
     let head = &text[..head];
@@ -167,7 +167,7 @@ fn rocm(text: &str) -> Option<usize> {
         .find_map(|w| head.find(w))
 }
 
-/// Reads a topology file of any kind but the cluster file. `Err` if it describes no host.
+/// Reads a topology file of any kind except the cluster file. `Err` if the file describes no host.
 pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     if text.len() > TOPOLOGY_SIZE_MAX {
         return Err(too_large(file, TOPOLOGY_SIZE_MAX));

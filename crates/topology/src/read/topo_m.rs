@@ -16,7 +16,7 @@ use std::collections::HashMap;
 const LABELS: [&str; 7] = ["X", "NV4", "PIX", "PXB", "PHB", "NODE", "SYS"];
 const RERUN: &str = "run `nvidia-smi topo -m` again and keep its whole output, one line per row";
 
-/// A line without escape codes (`ESC [ ... letter`) and carriage return.
+/// A line with escape codes (`ESC [ ... letter`) and carriage return removed.
 pub fn plain(line: &str) -> Cow<'_, str> {
     let line = line.trim_end_matches('\r');
     if !line.contains('\u{1b}') {
@@ -76,7 +76,7 @@ struct Affinity {
     cpus: String,
 }
 
-/// Reads the output. Several matrices give several types (equal ones give one). O(text).
+/// Reads the output. Each distinct matrix gives one host type. O(text).
 pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(plain).collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|&i| is_header(&lines[i])).collect();
@@ -130,7 +130,7 @@ impl<'t> Parser<'t> {
         let at = if word.is_empty() {
             raw.trim_end().chars().count()
         } else {
-            // The slice `word` comes from the plain line; its offset there is right unless codes precede it.
+            // The offset of `word` is its offset in the plain line, which is correct unless escape codes precede it.
             let plain = &self.lines[line];
             let offset = (word.as_ptr() as usize).wrapping_sub(plain.as_ptr() as usize);
             match offset <= plain.len() && matches!(plain, Cow::Borrowed(_)) {
@@ -160,7 +160,7 @@ impl<'t> Parser<'t> {
                 }
                 None => match block.nics.iter().position(|n| *n == name) {
                     Some(p) => block.gpus + p,
-                    // The legend, or any other line, ends the matrix.
+                    // The legend or any other text ends the matrix.
                     None => break,
                 },
             };
@@ -256,7 +256,7 @@ impl<'t> Parser<'t> {
         Ok((labels, words.collect()))
     }
 
-    /// The cells after the labels, from the right: GPU NUMA ID, NUMA affinity, CPU affinity. Each may be blank.
+    /// The cells after the labels, from the right: GPU NUMA ID, NUMA affinity, CPU affinity. Any cell may be blank.
     fn affinity(&self, block: &Block<'_>, mut rest: Vec<&str>) -> Affinity {
         let number = |w: &str| w.parse::<u8>().ok();
         if let [.., "NUMA", node] = rest[..] {
@@ -269,7 +269,7 @@ impl<'t> Parser<'t> {
         if block.has_numa_column && (rest.len() > 1 || !block.has_cpu_column || rest.first() == Some(&"N/A")) {
             numa = rest.pop().and_then(number);
         } else if block.has_numa_column && block.has_gpu_numa_column && rest.len() == 1 {
-            // The CPU cell is blank: the remaining cell is the NUMA node.
+            // If the CPU cell is blank, the remaining cell is the NUMA node.
             numa = rest.pop().and_then(number);
         }
         Affinity { numa, cpus: rest.join(" ") }
@@ -362,7 +362,8 @@ impl Block<'_> {
         } else {
             notes.push("no NIC is named: jobs over several hosts cannot be predicted until the file names some".into());
         }
-        // Boards of different GPUs have equal matrices, and the catalog does not have all of them: a matrix never names the GPU.
+        // A matrix does not identify the GPU: different GPUs have equal matrices, and the catalog does not contain all
+        // of them.
         let twins: Vec<String> = crate::catalog::host_types()
             .into_iter()
             .filter(|t| t.gpu_paths == gpu_paths)
@@ -392,7 +393,7 @@ impl Block<'_> {
         Ok((host_type, notes))
     }
 
-    /// Sockets: NUMA affinity, else groups of equal CPU affinity, else connectivity.
+    /// Sockets, from the first of these that is known: NUMA affinity, groups of equal CPU affinity, paths.
     fn sockets(&self, paths: &[Vec<PathKind>], notes: &mut Vec<String>) -> Vec<Gpu> {
         let gpu = |socket| Gpu { socket, pci_bus_id: None };
         if self.affinity.iter().all(|a| a.numa.is_some()) {

@@ -1,4 +1,4 @@
-//! Host types of a cluster file: their GPUs, paths, NVLinks and NICs, on top of the type that `like` names.
+//! Host types of a cluster file: GPUs, paths, NVLinks and NICs. The type that `like` names supplies missing fields.
 
 use super::Builder;
 use crate::allocation::GPUS_PER_HOST_MAX;
@@ -20,7 +20,7 @@ impl Builder<'_> {
             let message = format!("`like` has {} GPUs, this type {n}", base.map_or(0, |b| b.gpu_count()));
             return Err(self.error(at, message, "give the layout of this type: sockets, pcie_switches, nvlink"));
         }
-        // A type with another number of GPUs has another layout; the rates of its links and its GPU model are still those of `like`.
+        // If the number of GPUs differs from that of `like`, only the link rates and the GPU model come from `like`.
         let of_like = base.clone();
         let base = base.filter(|b| b.gpu_count() == n);
         let layout = self.layout(f, n)?;
@@ -59,7 +59,7 @@ impl Builder<'_> {
         Ok(host_type)
     }
 
-    /// The GPUs with their sockets and bus ids; what the file does not give comes from `base`.
+    /// The GPUs with their sockets and bus ids. `base` supplies missing fields.
     fn gpus(
         &self,
         f: &HostTypeFile,
@@ -115,7 +115,7 @@ impl Builder<'_> {
         Ok(n)
     }
 
-    /// The groups of GPUs; each GPU at most once per kind.
+    /// The groups of GPUs. A GPU is in at most one group of each kind.
     fn layout(&self, f: &HostTypeFile, n: usize) -> Result<Layout, ReadError> {
         let groups = |what: &str, at: &Option<At<Vec<MatrixRow<usize>>>>| {
             let Some(at) = at else { return Ok(Vec::new()) };
@@ -155,7 +155,7 @@ impl Builder<'_> {
         Ok(layout)
     }
 
-    /// NVLinks over the paths of the layout.
+    /// Replaces paths of the layout by NVLinks.
     fn linked(
         &self,
         mut paths: Vec<Vec<PathKind>>,
@@ -198,7 +198,8 @@ impl Builder<'_> {
         Ok(paths)
     }
 
-    /// The two GPUs of an entry of `pairs`, and the number of their links: its own, or `links` of all pairs.
+    /// The two GPUs of an entry of `pairs` and their number of links: the entry's number, or `links` if the entry has
+    /// none.
     fn pair(
         &self,
         at: &At<NvLinkFile>,
@@ -317,7 +318,7 @@ impl Builder<'_> {
     }
 }
 
-/// The NVLinks of the file, else those of `base`.
+/// The NVLinks of the file; without them, those of `base`.
 fn nvlink(f: &HostTypeFile, base: Option<&HostType>) -> Option<NvLinkFabric> {
     let given = f.nvlink.as_ref().map(|nv| NvLinkFabric {
         link_rate: Bandwidth::from_gb_per_s(nv.value.link_rate_gb_per_s),
@@ -327,7 +328,7 @@ fn nvlink(f: &HostTypeFile, base: Option<&HostType>) -> Option<NvLinkFabric> {
     given.or_else(|| base.and_then(|b| b.nvlink))
 }
 
-/// The P2P rates of the file, else those of `base`.
+/// The P2P rates of the file; without them, those of `base`.
 fn p2p(f: &HostTypeFile, base: Option<&HostType>) -> Option<Vec<Vec<Bandwidth>>> {
     let to_rate = |r: &MatrixRow<f64>| r.0.iter().map(|&v| Bandwidth::from_gb_per_s(v)).collect();
     let given = f.p2p_gb_per_s.as_ref().map(|m| m.value.iter().map(to_rate).collect());

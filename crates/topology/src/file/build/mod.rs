@@ -1,5 +1,5 @@
-//! From the file's structs to a checked [`Cluster`]; every error points at the entry that causes it. [`host_type`] builds
-//! the types, this file hosts and network.
+//! Converts the file's structs to a checked [`Cluster`]. Every error names the position of the entry that causes it.
+//! [`host_type`] builds the types; this file builds hosts and network.
 
 mod host_type;
 
@@ -14,7 +14,7 @@ use crate::quantity::Bandwidth;
 use crate::switches::{NamedSwitch, NamedSwitches, SwitchError, Switches, Tier};
 use std::collections::HashMap;
 
-/// Most host types of one file.
+/// Maximum number of host types of one file.
 const TYPES_MAX: usize = 1_024;
 
 struct Builder<'t> {
@@ -259,7 +259,7 @@ impl Builder<'_> {
         Ok(network)
     }
 
-    /// The switches of a tier: regular or by name.
+    /// The switches of a tier, regular or named.
     fn switches(
         &self,
         tier: &At<TierFile>,

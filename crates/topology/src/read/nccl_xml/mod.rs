@@ -1,7 +1,7 @@
-//! NCCL's topology XML: what `NCCL_TOPO_DUMP_FILE` writes and `NCCL_TOPO_FILE` reads.
+//! NCCL's topology XML, which NCCL writes for `NCCL_TOPO_DUMP_FILE` and reads for `NCCL_TOPO_FILE`.
 //!
-//! `system > cpu > pci (> pci ...) > gpu > nvlink`, and `nic > net` below a `pci` or `cpu`. Hand-written files have only the
-//! PCI tree; there the PCI class identifies devices: 0x03.. GPU, 0x02.. NIC, 0x0604 bridge, 0x0680 NVSwitch.
+//! `system > cpu > pci (> pci ...) > gpu > nvlink`, and `nic > net` below a `pci` or `cpu`. Hand-written files contain
+//! only the PCI tree; the PCI class identifies the devices: 0x03.. GPU, 0x02.. NIC, 0x0604 bridge, 0x0680 NVSwitch.
 
 mod nics;
 mod nvlinks;
@@ -14,11 +14,11 @@ use crate::host::{Gpu, HostType, PathKind, Pcie};
 use paths::paths;
 use roxmltree::{Document, Node};
 
-/// Most XML nodes; a dump of a 16-GPU host has some 500.
+/// Maximum number of XML nodes. A dump of a 16-GPU host has about 500.
 const NODES_MAX: u32 = 100_000;
-/// Deepest nesting of elements; a cascade of PCIe switches stays below 12.
+/// Maximum nesting depth of elements. A cascade of PCIe switches stays below 12.
 const DEPTH_MAX: usize = 64;
-/// How the note begins on a file that cannot show NVLinks: NCCL completes such a file on the host.
+/// Start of the note on a file without NVLinks. NCCL adds the NVLinks on the host.
 pub const NO_GPU_ELEMENTS: &str = "the file has no gpu elements";
 const REDUMP: &str = "dump it again on the host: NCCL_TOPO_DUMP_FILE=topo.xml with a job that sees all its GPUs";
 
@@ -112,7 +112,7 @@ fn xml_error(text: &str, file: &str, e: &roxmltree::Error) -> ReadError {
             ReadError::at(file, text, text.trim_end().len(), 1, message, REDUMP)
         }
         _ => {
-            // roxmltree ends its messages with "at line:column"; the error has its own position.
+            // Remove "at line:column" from the end of roxmltree's message, because the error has its own position.
             let message = e.to_string();
             let message = message.split(" at ").next().unwrap_or(&message).to_string();
             at(&format!("not well-formed XML: {message}"), "repair the element shown, or dump the file again")
@@ -208,7 +208,7 @@ impl Reader<'_> {
         Ok((devices, sockets))
     }
 
-    /// The devices that are GPUs, then those that are NICs. At least one GPU.
+    /// The GPUs and the NICs among the devices. Fails without a GPU.
     fn gpus_and_nics<'d, 'a>(
         &self,
         root: Node<'_, '_>,
@@ -243,7 +243,7 @@ impl Reader<'_> {
         Ok((gpus, nics))
     }
 
-    /// Every PCI device below `parent`; depth is bounded by [`check_depth`].
+    /// Every PCI device below `parent`; [`check_depth`] bounds the depth.
     fn collect<'a>(
         &self,
         parent: Node<'a, 'a>,
@@ -273,7 +273,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Sorts by NVML index where every GPU has one, else by bus id: both give the order of nvidia-smi.
+    /// Sorts by NVML index if every GPU has one, otherwise by bus id. Both give the order of nvidia-smi.
     fn order(&self, gpus: &mut [&Device<'_>]) -> Result<(), ReadError> {
         let dev = |d: &Device<'_>| -> Option<u32> { gpu_element(d.node)?.attribute("dev")?.parse().ok() };
         if gpus.iter().all(|d| dev(d).is_some()) {

@@ -8,7 +8,7 @@ use crate::quantity::Bandwidth;
 use roxmltree::Node;
 use std::collections::{BTreeMap, HashSet};
 
-/// The rate that NCCL assumes for a NIC without a speed, Mbit/s.
+/// The rate, Mbit/s, that NCCL assumes for a NIC without a speed.
 const NET_SPEED_DEFAULT_MBIT: f64 = 10_000.0;
 /// Network interfaces that carry no GPU traffic.
 const VIRTUAL_NETS: [&str; 8] = ["br-", "docker", "veth", "virbr", "lo", "cni", "flannel", "cilium"];
@@ -51,7 +51,8 @@ impl Reader<'_> {
         Ok(nics)
     }
 
-    /// NICs that are PCI devices, and how many of them have no net element: their rate is taken from the PCIe link.
+    /// NICs that are PCI devices, and the number of NICs without a net element. The rate of these comes from the PCIe
+    /// link.
     fn nics_of_pci_tree(
         &self,
         gpus: &[&Device<'_>],
@@ -124,7 +125,8 @@ impl Reader<'_> {
     }
 }
 
-/// Line rate of a NIC for which the dump has only the PCIe link: Gen5 400, Gen4 200, else 100 Gbit/s.
+/// Line rate of a NIC for which the dump has only the PCIe link: 400 Gbit/s for Gen5, 200 for Gen4, 100 for older
+/// generations.
 fn skeleton_gbit(node: Node<'_, '_>) -> f64 {
     let by_speed: BTreeMap<&str, f64> = [("32.0", 400.0), ("32", 400.0), ("16.0", 200.0), ("16", 200.0)].into();
     let speed = node.attribute("link_speed").and_then(|s| s.split_whitespace().next()).unwrap_or("");

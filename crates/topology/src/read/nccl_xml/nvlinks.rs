@@ -8,14 +8,14 @@ use crate::read::infer;
 use roxmltree::Node;
 use std::collections::HashMap;
 
-/// NVLink rate if the dump names no known GPU model: that of NVLink 2, 3 and 4, GB/s.
+/// NVLink rate, GB/s, if the dump names no known GPU model: the rate of NVLink 2, 3 and 4.
 const LINK_RATE_DEFAULT_GB_PER_S: f64 = 25.0;
 
 /// Links of every GPU, by destination.
 struct LinkCounts<'a> {
-    /// `direct[i][j]`: links of GPU i that lead to GPU j.
+    /// `direct[i][j]`: number of links from GPU i to GPU j.
     direct: Vec<Vec<u32>>,
-    /// Links of each GPU that lead to NVSwitches.
+    /// Number of links of each GPU to NVSwitches.
     to_switch: Vec<u32>,
     /// The last link element of each GPU, for error messages.
     last: Vec<Option<Node<'a, 'a>>>,
@@ -25,7 +25,7 @@ struct LinkCounts<'a> {
 }
 
 impl Reader<'_> {
-    /// Labels the pairs that NVLinks connect in `paths`, and returns the fabric; `None` without NVLinks.
+    /// Labels pairs with NVLinks in `paths` and returns the fabric; `None` without NVLinks.
     pub(super) fn nvlinks(
         &self,
         gpus: &[&Device<'_>],
@@ -156,7 +156,8 @@ impl LinkCounts<'_> {
         }
     }
 
-    /// A pair has the wider of its direct links and the links that both GPUs have to switches.
+    /// The links of a pair are its direct links or the links that both GPUs have to switches, whichever number is
+    /// larger.
     fn label(&self, paths: &mut [Vec<PathKind>]) {
         for (i, row) in paths.iter_mut().enumerate() {
             for (j, path) in row.iter_mut().enumerate() {

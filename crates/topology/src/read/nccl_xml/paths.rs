@@ -1,10 +1,10 @@
-//! PCIe paths between devices, derived from the bridges that they share.
+//! PCIe paths between devices, derived from shared bridges.
 
 use super::Device;
 use crate::host::PathKind;
 use roxmltree::Node;
 
-/// Paths without NVLink between every two devices, and whether a cascade was counted as one switch.
+/// Paths without NVLink between every two devices; true if a cascade was counted as one switch.
 pub(super) fn paths(gpus: &[&Device<'_>]) -> (Vec<Vec<PathKind>>, bool) {
     let mut flattened = false;
     let matrix = gpus
@@ -22,7 +22,7 @@ pub(super) fn paths(gpus: &[&Device<'_>]) -> (Vec<Vec<PathKind>>, bool) {
     (matrix, flattened)
 }
 
-/// The path between two devices by the bridges they share, and whether a cascade was counted as one switch.
+/// The path between two devices, from their shared bridges; true if a cascade was counted as one switch.
 pub(super) fn path(a: &Device<'_>, b: &Device<'_>) -> (PathKind, bool) {
     if a.bus_id == b.bus_id {
         return (PathKind::Same, false);
@@ -43,7 +43,8 @@ pub(super) fn path(a: &Device<'_>, b: &Device<'_>) -> (PathKind, bool) {
     (if one_chip { PathKind::Pix } else { PathKind::Pxb }, one_chip)
 }
 
-/// Broadcom's Gen4 and Gen5 switches (0x1000:0xc010, 0x1000:0xc030) present one chip as a cascade of bridges.
+/// Broadcom's Gen4 and Gen5 switches (0x1000:0xc010, 0x1000:0xc030) appear as a cascade of bridges, although they are
+/// one chip. Returns the device id of such a bridge.
 fn broadcom<'a>(node: Node<'a, '_>) -> Option<&'a str> {
     let device = node.attribute("device").filter(|d| matches!(*d, "0xc010" | "0xc030"))?;
     (node.attribute("vendor") == Some("0x1000")).then_some(device)

@@ -110,7 +110,7 @@ impl RowReader<'_> {
         }
     }
 
-    /// Adds the row's value to its matrix; a second value of one pair is an error.
+    /// Adds the row's value to its matrix; a second value for a pair is an error.
     fn add_to(&self, matrix: &mut RawMatrix, from: usize, to: usize, rate: f64) -> Result<(), ReadError> {
         if matrix.values.iter().any(|&(a, b, ..)| (a, b) == (from, to)) {
             let message = format!("matrix {} has a second value from GPU{from} to GPU{to}", matrix.id);
@@ -150,7 +150,7 @@ impl RawMatrix {
     }
 }
 
-/// One measurement per row; rows of one `matrix_id` make one matrix. O(text).
+/// Reads one measurement per row. Rows with the same `matrix_id` form one matrix. O(text).
 pub fn parse_long_csv(text: &str, file: &str) -> Result<Matrices, ReadError> {
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
     let csv_error = |e: csv::Error| {

@@ -14,9 +14,9 @@ use crate::diagnose::ReadError;
 use crate::host::{HostType, PathKind};
 use crate::quantity::Bandwidth;
 
-/// Most matrices in one file.
+/// Maximum number of matrices in one file.
 const MATRICES_MAX: usize = 1_000;
-/// Largest plausible rate, GB/s: local copies reach about 8,000.
+/// Maximum plausible rate, GB/s. Local copies reach about 8,000.
 const RATE_MAX: f64 = 100_000.0;
 const RERUN: &str = "run p2pBandwidthLatencyTest again and keep its whole output";
 
@@ -31,11 +31,11 @@ pub struct Matrix {
     pub source: String,
     /// True if both directions were measured at once; the value is their sum.
     pub bidirectional: bool,
-    /// Peer-to-peer access on (direct) or off (through host memory).
+    /// True if peer-to-peer access is on (direct), false if it is off (through host memory).
     pub peer_access: bool,
     /// True for reads, false for writes.
     pub reads: bool,
-    /// `rate[from][to]`, GB/s; the diagonal is the rate of local copies, or 0 where it was not measured.
+    /// `rate[from][to]`, GB/s; the diagonal is the rate of local copies, or 0 if it was not measured.
     pub gb_per_s: Vec<Vec<f64>>,
 }
 
@@ -45,7 +45,7 @@ impl Matrix {
         self.gb_per_s.len()
     }
 
-    /// Rate in one direction; a bidirectional value counts half.
+    /// Rate in one direction: half of a bidirectional value.
     fn one_way(&self) -> Vec<Vec<Bandwidth>> {
         let share = if self.bidirectional { 0.5 } else { 1.0 };
         let cell = |i: usize, j: usize, v: f64| Bandwidth::from_gb_per_s(if i == j { v } else { v * share });
@@ -53,7 +53,7 @@ impl Matrix {
         self.gb_per_s.iter().enumerate().map(row).collect()
     }
 
-    /// Sort key of the matrices of one system, lowest first: direct, one-way writes predict collectives best.
+    /// Sort key of the matrices of one system, best first: direct one-way writes predict collectives best.
     fn rank(&self) -> u8 {
         u8::from(!self.peer_access) * 4 + u8::from(self.bidirectional) * 2 + u8::from(self.reads)
     }
@@ -68,7 +68,7 @@ impl Matrix {
     }
 }
 
-/// All matrices of a file; a partial or impossible matrix is a separate error and leaves the others valid.
+/// All matrices of a file. A partial or impossible matrix gives its own error and does not affect other matrices.
 pub type Matrices = Vec<Result<Matrix, ReadError>>;
 
 /// Reads the text output of the test. O(text).
@@ -163,7 +163,7 @@ impl Cells {
         Cells { n, values: vec![None; n * n] }
     }
 
-    /// The finished square, or the first missing or impossible cell. `lines` counts from 0.
+    /// The complete square, or an error for the first missing or impossible cell. `lines` counts from 0.
     fn finish(self, text: &str, file: &str, what: &str, last: usize) -> Result<Vec<Vec<f64>>, ReadError> {
         let n = self.n;
         let missing = (0..n).filter(|i| self.values[i * n..(i + 1) * n].iter().all(Option::is_none)).count();

@@ -20,7 +20,8 @@ fn column_index(cell: &str) -> Option<usize> {
     digits.trim().parse().ok().filter(|&n: &usize| n < 1_000)
 }
 
-/// One square of numbers, with or without names of rows and columns. Taken as one-way rates, P2P enabled. O(text).
+/// One square of numbers, with or without names of rows and columns. The numbers are assumed to be one-way rates with
+/// P2P enabled. O(text).
 pub fn parse_square(text: &str, file: &str) -> Result<Matrix, ReadError> {
     let separator = if text.lines().take(50).any(|l| l.contains(';')) { ';' } else { ',' };
     let mut rows: Vec<(usize, Vec<&str>)> = Vec::new();
