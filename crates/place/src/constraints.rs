@@ -26,8 +26,8 @@ impl Request {
     /// never among them, because [`Request::check`], which runs first, refuses a request that offers one.
     ///
     /// Under `exclusive_nics`, GPUs whose nearest NIC is also used by a running job on their host are removed; hosts
-    /// without NICs are unaffected. Idempotent: a request whose `free` is already narrowed gives the same set. O(hosts
-    /// + jobs' GPUs x NICs).
+    /// without NICs are unaffected. Idempotent: a request whose `free` is already narrowed gives the same set. Cost:
+    /// O(hosts + jobs' GPUs x NICs).
     pub fn usable(&self, cluster: &Cluster) -> Result<Allocation, Refusal> {
         self.check(cluster)?;
         let free = self.free.gpu_count();

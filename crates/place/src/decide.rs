@@ -39,9 +39,9 @@ struct Belief {
     measured: bool,
 }
 
-/// The expectation of every candidate after the readings, in logarithms. A reading shifts its candidate by `sd² / (sd²
-/// + noise²)` of the difference from the prediction, where `noise` is that of repeated measurements. Readings of the
-/// best split also shift that split on other hosts.
+/// The expectation of every candidate after the readings, in logarithms. A reading shifts its candidate by
+/// `sd² / (sd² + noise²)` of the difference from the prediction, where `noise` is that of repeated measurements.
+/// Readings of the best split also shift that split on other hosts.
 fn beliefs(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Vec<Belief> {
     let surprises = |i: usize| -> Vec<f64> {
         let mean = candidates[i].prediction.busbw_gb_per_s;
