@@ -52,7 +52,7 @@ pub(super) fn plan_list(levels: &Levels, id: usize, list: Vec<u32>, k: usize, ru
     }
 }
 
-/// Sets of host types to plan with: every set up to four types, else single types, pairs and all types.
+/// Sets of host types to plan with: every set up to four types, otherwise single types, pairs and all types.
 fn kind_sets(kinds: usize) -> Vec<u32> {
     let all = (1u32 << kinds) - 1;
     (1..=all).filter(|s| kinds <= 4 || s.count_ones() <= 2 || *s == all).collect()
