@@ -108,7 +108,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusa
     }
 }
 
-/// Maximum number of GPU sets that differ in the NICs and links shared with running jobs, for a search that need not be
+/// Maximum number of GPU sets that differ in the resources shared with running jobs, for a search that need not be
 /// exact; takes about 20 ms.
 const VARIANTS_QUICK_MAX: usize = 1 << 14;
 

@@ -97,11 +97,11 @@ pub(crate) struct Field<'a> {
     /// The free GPUs before any constraint.
     pub free: &'a Allocation,
     pub slack: Slack,
-    /// Maximum number of hosts of any reading from which the model learned.
+    /// Largest number of hosts in any reading from which the model learned.
     pub hosts_measured_max: Option<usize>,
 }
 
-/// Readings support predictions for up to this multiple of their maximum number of hosts.
+/// Readings support predictions for up to this multiple of their largest number of hosts.
 const HOSTS_BEYOND_READINGS: usize = 2;
 /// Relative standard deviation of a prediction that readings do not support: the deviation of the physical bound.
 const UNSUPPORTED_SD: f64 = 0.3;
