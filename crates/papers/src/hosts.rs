@@ -4,8 +4,8 @@ use place::search::hosts::FreeHost;
 use predict::HostShareTable;
 use topology::GpuMask;
 
-/// For every free host and count up to `gpus_max`, the GPUs with the best intra bandwidth (the papers' dictionary of subsets), the first
-/// of equals. `[host][count - 1]`. O(hosts x 2^GPUs).
+/// For every free host and count up to `gpus_max`, the GPUs with the best intra bandwidth (the papers' dictionary of
+/// subsets); ties go to the first. `[host][count - 1]`. O(hosts x 2^GPUs).
 pub(crate) fn best_masks(table: &HostShareTable, hosts: &[FreeHost], gpus_max: usize) -> Vec<Vec<GpuMask>> {
     hosts
         .iter()
@@ -24,15 +24,15 @@ pub(crate) fn best_masks(table: &HostShareTable, hosts: &[FreeHost], gpus_max: u
         .collect()
 }
 
-/// Host sets visited for one size; with 16 hosts or fewer that is all of them.
+/// Maximum number of host sets visited for one size; covers all sets of 16 hosts or fewer.
 pub(crate) const SETS_LOOKED_AT_MAX: usize = 100_000;
 
-/// Every set of `size` hosts that holds `k` GPUs, as places in `hosts`, in lexicographic order, until `visit` returns `false` or
-/// [`SETS_LOOKED_AT_MAX`] were visited.
+/// Visits every set of `size` hosts that holds `k` GPUs, as positions in `hosts`, in lexicographic order, until `visit`
+/// returns `false` or [`SETS_LOOKED_AT_MAX`] sets were visited.
 pub(crate) fn host_sets(hosts: &[FreeHost], size: usize, k: usize, visit: &mut dyn FnMut(&[usize]) -> bool) {
     struct Walk<'w> {
         counts: Vec<usize>,
-        /// Most free GPUs on any host from here on.
+        /// Largest number of free GPUs on any host from this position on.
         most_after: Vec<usize>,
         looks: usize,
         visit: &'w mut dyn FnMut(&[usize]) -> bool,

@@ -1,4 +1,4 @@
-//! The published systems as their authors describe them: searches, networks, planners.
+//! The published systems according to their authors' descriptions: searches, networks, planners.
 //!
 //! | module | source |
 //! |---|---|
@@ -7,7 +7,8 @@
 //! | [`network`] | the Transformers of both, and LinearBW |
 //! | [`nimble`] | NIMBLE's planner, multiplicative weights |
 //!
-//! The core does not know this crate. A program that offers the published systems takes its registries from here, or adds them to its own:
+//! The core does not depend on this crate. A program that offers the published systems takes its registries from here,
+//! or adds them to its own:
 //!
 //! ```
 //! assert_eq!(papers::searches().search("bandpilot-v4", 0).unwrap().name(), "bandpilot-v4");

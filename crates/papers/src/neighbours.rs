@@ -1,11 +1,11 @@
-//! A GPU set that a search changes one step at a time, every step judged in one batch.
+//! A GPU set that a search changes one step at a time. Every step is judged in one batch.
 
 use crate::judge::argmax;
 use place::Objective;
 use predict::{Candidates, HostShare};
 use topology::{Allocation, GpuMask};
 
-/// The current set S, and the memory that its steps share.
+/// The current set S, and buffers that its steps share.
 pub(crate) struct Current<'o, 'a> {
     objective: &'o Objective<'a>,
     /// Sorted by host.
@@ -32,8 +32,8 @@ impl<'o, 'a> Current<'o, 'a> {
         Allocation::new(self.parts.iter().map(|p| (p.host, p.mask)))
     }
 
-    /// Removes GPUs one by one until `k` are left; each step keeps the best-scoring set, the first among equals. From N GPUs
-    /// N - k batches of N, N - 1, ..., k + 1 candidates: (N² - k² + N - k) / 2 in all.
+    /// Removes GPUs one by one until `k` are left; each step keeps the best-scoring set, the first in a tie. From N
+    /// GPUs: N - k batches of N, N - 1, ..., k + 1 candidates, (N² - k² + N - k) / 2 in all.
     pub fn shrink_to(&mut self, k: usize) {
         while self.gpus > k {
             let unit = |p: &HostShare| p.mask.iter().map(|g| GpuMask(1 << g)).collect();
@@ -46,7 +46,8 @@ impl<'o, 'a> Current<'o, 'a> {
         while self.drop_best(|p| vec![p.mask], gpus_min) {}
     }
 
-    /// One step of elimination: of all `units` (GPUs of one host) whose removal leaves `gpus_min`, removes the one that hurts least.
+    /// One step of elimination: of all `units` (GPUs of one host) whose removal leaves `gpus_min` GPUs, removes the one
+    /// with the smallest loss.
     fn drop_best(&mut self, units: impl Fn(&HostShare) -> Vec<GpuMask>, gpus_min: usize) -> bool {
         self.candidates.clear();
         let mut removals: Vec<(usize, GpuMask)> = Vec::with_capacity(self.gpus);
@@ -73,8 +74,8 @@ impl<'o, 'a> Current<'o, 'a> {
         true
     }
 
-    /// Adds GPUs of `free` one by one until there are `k`; each step keeps the best-scoring set, the first among equals. From
-    /// j GPUs k - j batches of N - j, ..., N - k + 1 candidates.
+    /// Adds GPUs of `free` one by one until there are `k`; each step keeps the best-scoring set, the first in a tie.
+    /// From j GPUs: k - j batches of N - j, ..., N - k + 1 candidates.
     pub fn grow_to(&mut self, k: usize, free: &Allocation) {
         while self.gpus < k {
             self.candidates.clear();

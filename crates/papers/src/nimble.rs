@@ -1,11 +1,12 @@
 //! NIMBLE's planner: multiplicative weights.
 //!
-//! The paper's text is not public. The public sources (docs/research/papers.md) say: in each round every demand sends a part of its bytes over its
-//! cheapest path; the price of a path is the price of its most expensive link, because hops are pipelined; link prices grow with load over
-//! capacity. They do not give the growth, the step or the number of rounds. Here the price of a link is its load in seconds with the part
-//! added, ties go to the direct path, and the number of rounds is a setting. With [`PathPrice::SumOfLinks`] the price of a path is the sum
-//! over its links of the eighth power of the load relative to the busiest link. That approximates the exponential lengths of the theory of
-//! multiplicative weights without a transcendental function.
+//! The paper's text is not public. The public sources (docs/research/papers.md) describe this method: in each round
+//! every demand sends a part of its bytes over its cheapest path. The price of a path is the price of its most
+//! expensive link, because hops are pipelined. Link prices grow with load over capacity. The sources do not give the
+//! growth, the step or the number of rounds. In this planner the price of a link is its load in seconds including the
+//! added part, ties go to the direct path, and the number of rounds is a setting. With [`PathPrice::SumOfLinks`] the
+//! price of a path is a sum over its links: the eighth power of each link's load relative to the busiest link. That
+//! approximates the exponential lengths of the theory of multiplicative weights without a transcendental function.
 
 use route::rules::{PATHS_MAX, Shares};
 use route::{Demand, NameTaken, PlanError, PlannerEntry, Planners, RoutePlan, RoutingNetwork, Rule, lower_bound};
@@ -26,7 +27,7 @@ pub struct MwuSettings {
     pub rounds: u32,
     /// The price of a path, from the prices of its links.
     pub price: PathPrice,
-    /// Messages of up to this many bytes take only the direct path. NIMBLE's limit is 1 MB.
+    /// Messages of up to this number of bytes take only the direct path. NIMBLE's limit is 1 MB.
     pub single_path_max_bytes: u64,
 }
 
@@ -112,7 +113,7 @@ pub fn register(planners: &mut Planners) -> Result<(), NameTaken> {
     })
 }
 
-/// The paths of a pair, as [`RoutingNetwork::path`] counts them.
+/// The paths of a pair, numbered as in [`RoutingNetwork::path`].
 fn paths(net: &RoutingNetwork, i: usize, j: usize) -> impl Iterator<Item = usize> {
     let mask = match net.host(i) == net.host(j) {
         true => ((1u64 << net.intra_paths(i, j).len()) - 1) as u32,
@@ -127,12 +128,12 @@ struct LinkSeconds<'a> {
     inverse: &'a [f64],
     /// Loads in seconds.
     seconds: &'a [f64],
-    /// The largest of them.
+    /// The largest of these loads.
     top: f64,
 }
 
 impl LinkSeconds<'_> {
-    /// The price of a path with a part of this many bytes added.
+    /// The price of a path after a part of this number of bytes is added.
     fn price(&self, path: &[u32], part: f64, price: PathPrice) -> f64 {
         let after = path.iter().map(|&l| self.seconds[l as usize] + part * self.inverse[l as usize]);
         match price {

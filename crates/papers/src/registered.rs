@@ -1,4 +1,4 @@
-//! Registries with everything that ships and the papers' systems, for programs that offer both.
+//! Registries with all that linkwise ships and the papers' systems, for programs that offer both.
 
 use crate::bandpilot::{self, BandPilot, BwGreedy, CasCore, Eha, MERGE_COUNTS, Pts, RandomSearch, Serving};
 use crate::litegd::{LiteGd, topo_greedy};
@@ -8,7 +8,7 @@ use predict::ModelKinds;
 use route::Planners;
 use std::sync::LazyLock;
 
-/// Searches and contention rules.
+/// The searches and contention rules, shipped and of the papers.
 pub fn searches() -> &'static Registry {
     static SEARCHES: LazyLock<Registry> = LazyLock::new(|| {
         let mut registry = Registry::shipped();
@@ -18,7 +18,7 @@ pub fn searches() -> &'static Registry {
     &SEARCHES
 }
 
-/// Kinds of models, and the forms of their files.
+/// The kinds of models and the formats of their files, shipped and of the papers.
 pub fn models() -> &'static ModelKinds {
     static MODELS: LazyLock<ModelKinds> = LazyLock::new(|| {
         let mut kinds = ModelKinds::shipped();
@@ -28,7 +28,7 @@ pub fn models() -> &'static ModelKinds {
     &MODELS
 }
 
-/// Planners of routes.
+/// The planners of routes, shipped and of the papers.
 pub fn planners() -> &'static Planners {
     static PLANNERS: LazyLock<Planners> = LazyLock::new(|| {
         let mut planners = Planners::shipped();

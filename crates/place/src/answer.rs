@@ -24,10 +24,10 @@ use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 pub enum Bottleneck {
     /// The links inside a host.
     Host {
-        /// Which.
+        /// The host.
         host: HostId,
     },
-    /// The NICs that the chosen GPUs of a host use.
+    /// The NICs next to the chosen GPUs of a host.
     Nic {
         /// The host.
         host: HostId,
@@ -38,7 +38,7 @@ pub enum Bottleneck {
     },
     /// A link between hosts, or a tier of switches.
     Network {
-        /// Its name.
+        /// Name of the link or tier.
         name: String,
     },
     /// The message is too small to fill any link.
@@ -58,31 +58,34 @@ pub struct Answer {
     pub packed: Option<Scored>,
     /// The next best splits.
     pub runner_ups: Vec<Scored>,
-    /// The choice of the simple rule ([`crate::rule`]); None for one GPU, and where the rule has none that keeps the limits.
+    /// The choice of the simple rule ([`crate::rule`]); None for one GPU, and if no choice of the rule satisfies the
+    /// request.
     pub rule: Option<Scored>,
-    /// What the choice costs, and what it gains over the rule.
+    /// Cost of the choice, and its gain over the rule's choice.
     pub price: Price,
-    /// The choice with equal counts per host, where the answer's counts differ because equal ones would waste hosts or bandwidth.
+    /// The best choice with equal counts per host; set only if the answer has unequal counts because equal ones would
+    /// waste hosts or bandwidth.
     pub equal_counts: Option<Scored>,
-    /// Candidates judged.
+    /// Number of candidates judged.
     pub evaluations: u64,
     /// The effect of the choice on the new job and on the running jobs.
     pub effect: Effect,
-    /// The GPUs of every pod of the request, in its order; empty without pods.
+    /// The GPUs of every pod, in the request's order; empty without pods.
     pub pods: Vec<(HostId, GpuMask)>,
     /// The groups of ranks, as the request names them.
     pub groups: Vec<GroupBandwidth>,
-    /// The GPUs of the choice in the order in which they should be ranks (see [`crate::ranks`]).
+    /// The chosen GPUs in the recommended rank order (see [`crate::ranks`]).
     pub rank_order: Vec<GpuId>,
-    /// The hosts in that order.
+    /// The chosen hosts in rank order.
     pub host_order: Vec<(HostId, GpuMask)>,
     /// Name of the search.
     pub search: &'static str,
 }
 
 impl Answer {
-    /// The same answer, decided again with measurements of its candidates (see [`decide`]): the winner becomes the choice, with its
-    /// expectation after the measurements as prediction. `Err` is an allocation that is not among the candidates.
+    /// The same answer, decided again with measurements of its candidates (see [`decide`]). The winner becomes the
+    /// choice; its prediction becomes the expectation after the measurements. `Err` holds a measured allocation that is
+    /// not among the candidates.
     pub fn decided(
         mut self,
         cluster: &Cluster,
@@ -130,28 +133,30 @@ impl Answer {
     }
 }
 
-/// Share of the best score that a cheaper allocation must reach to be compared: slack is far below the rest.
+/// Cheaper allocations below this share of the best score are not compared: no usual slack allows for so large a loss.
 const CHEAP_SHARE: f64 = 0.5;
 /// Number of runner-ups in an answer.
 pub const RUNNER_UPS: usize = 7;
 
-/// Answers a request by exact search, or above thresholds where that is too large. Of the best few
-/// [`promote_by_lower_confidence_bound`] names the best; [`crate::policy`] compares it with the simple rule's choice.
+/// Answers a request by exact search, or by threshold search where exact search would take too long.
+/// [`promote_by_lower_confidence_bound`] picks the best candidate; [`crate::policy`] compares it with the simple rule's
+/// choice.
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
     answer_with(&Auto, cluster, model, request)
 }
 
-/// Equal counts per host, which most launchers ask for, are given up for so much bandwidth.
+/// Relative gain in bandwidth for which an answer gives up equal counts per host, which most launchers ask for.
 const UNEVEN_GAIN: f64 = 0.25;
-/// They are given up, too, where they take so many times the hosts for no more than [`UNEVEN_LOSS`] of bandwidth.
+/// An answer also gives up equal counts if they need this many times the hosts and bring at most [`UNEVEN_LOSS`] more
+/// bandwidth.
 const UNEVEN_HOSTS: usize = 2;
 /// See [`UNEVEN_HOSTS`].
 const UNEVEN_LOSS: f64 = 0.05;
 
 /// Answers a request by any search.
 ///
-/// Where equal counts are a mere preference and take more hosts than needed, the request is searched with any counts, too, and the better
-/// answer wins.
+/// If equal counts are only preferred and need more hosts than necessary, the request is also searched with any counts,
+/// and the better answer wins.
 pub fn answer_with(
     search: &dyn Search,
     cluster: &Cluster,
@@ -189,7 +194,7 @@ fn answer_once(
     model: &dyn BandwidthModel,
     request: &Request,
 ) -> Result<Answer, Refusal> {
-    // Searches see only usable GPUs; constraints on the whole choice stay in the request.
+    // Searches see only usable GPUs. Constraints on the whole choice stay in the request.
     let mut base = Request { free: request.usable(cluster)?, ..request.clone() };
     if let Some(pods) = base.pods_of_groups() {
         base.pods = pods;
@@ -221,7 +226,7 @@ fn answer_once(
     let effect = objective.effect(&parts_of(model, base, &choice.allocation));
     let Layout { hosts, mut pods, ranks } = Layout::of(cluster, model, base, &choice.allocation);
     if request.pods.is_empty() {
-        pods.clear(); // they were made of groups
+        pods.clear(); // the pods were derived from the groups
     }
     Ok(Answer {
         groups: groups::bandwidths(objective, &ranks),
@@ -241,7 +246,7 @@ fn answer_once(
     })
 }
 
-/// Makes the score of a candidate the bandwidth of the job's groups on it, as far as running jobs leave it.
+/// The score of a candidate becomes the bandwidth of the job's groups on it, reduced by the running jobs.
 fn score_by_groups(objective: &Objective, request: &Request, s: &mut Scored) {
     let ranks = Layout::of(objective.cluster, objective.model, request, &s.allocation).ranks;
     if let Some(v) = groups::weighted(&groups::bandwidths(objective, &ranks)) {
@@ -250,18 +255,18 @@ fn score_by_groups(objective: &Objective, request: &Request, s: &mut Scored) {
     }
 }
 
-/// What was found in some regions.
+/// Candidates found in one or more regions.
 struct Found {
     /// The search's candidates, best first.
     best: Vec<Scored>,
-    /// Allocations that cost little, among them the rule's choice.
+    /// Allocations of low cost, including the rule's choice.
     cheap: Vec<Scored>,
     rule: Option<Scored>,
     evaluations: u64,
 }
 
 impl Found {
-    /// What a search finds in every region, and the first refusal.
+    /// Candidates of all regions, and the first refusal.
     fn in_regions(
         search: &dyn Search,
         objectives: &[Objective],
@@ -283,7 +288,7 @@ impl Found {
         (found, refused)
     }
 
-    /// Orders the best candidates: by the bandwidth of the job's groups, if it has any, and over all regions.
+    /// Sorts the best candidates of all regions, by the bandwidth of the job's groups if the job has groups.
     fn rank(&mut self, objective: &Objective, base: &Request, several_regions: bool) {
         let Found { best, cheap, rule, .. } = self;
         if !base.groups.is_empty() {
@@ -297,7 +302,7 @@ impl Found {
         promote_by_lower_confidence_bound(best);
     }
 
-    /// Adds what was found in another region.
+    /// Adds the candidates of another region.
     fn take(&mut self, more: Found, cluster: &Cluster) {
         self.best.extend(more.best);
         self.cheap.extend(more.cheap);
@@ -315,7 +320,7 @@ impl Found {
     }
 }
 
-/// What a search finds in one region, and what the simple rule does. `relax`: equal counts are a mere preference.
+/// Runs the search and the simple rule in one region. `relax`: equal counts are only preferred.
 fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<Found, Refusal> {
     let (request, keep) = (objective.request, 1 + RUNNER_UPS);
     let align = |a: &Allocation| rails::aligned(objective.cluster, &request.free, a);
@@ -346,7 +351,7 @@ fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<F
     let evaluations = evaluations + choices.len() as u64;
     let cost = |a: &Allocation| Cost::of(objective.cluster, &request.free, a);
     let of_first = cost(&first.allocation);
-    // Only a better one or a cheaper one can be chosen.
+    // The policy can choose only a better or a cheaper candidate.
     let matters = |(i, (a, v)): &(usize, (Allocation, f64))| {
         *i == 0 || *v > first.score_gb_per_s || (*v >= CHEAP_SHARE * first.score_gb_per_s && cost(a) <= of_first)
     };
@@ -355,13 +360,13 @@ fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<F
     Ok(Found { evaluations, rule: cheap.first().cloned(), best, cheap })
 }
 
-/// As few GPUs as possible below any one switch of a tier: the rule decides.
+/// As few GPUs as possible below any one switch of a tier: the simple rule decides.
 fn found_spread(objective: &Objective, tier: usize) -> Found {
     let best: Vec<Scored> = Rule::new(objective).spread(tier).into_iter().map(|a| scored(objective, a)).collect();
     Found { evaluations: best.len() as u64, rule: best.first().cloned(), best, cheap: Vec::new() }
 }
 
-/// A search's candidates compared with the simple rule.
+/// The outcome of comparing a search's candidates with the simple rule.
 struct Against {
     choice: Scored,
     runner_ups: Vec<Scored>,
@@ -369,7 +374,7 @@ struct Against {
     price: Price,
 }
 
-/// Lets the policy choose between a search's candidates (the best first) and the cheap allocations of the simple rule.
+/// The policy chooses between a search's candidates (best first) and the cheap allocations of the simple rule.
 fn against_rule(field: &Field, mut best: Vec<Scored>, cheap: Vec<Scored>, rule: Option<Scored>) -> Against {
     let mut all = best.clone();
     let new = |c: &Scored, all: &[Scored]| all.iter().all(|s| s.allocation != c.allocation);
@@ -379,7 +384,7 @@ fn against_rule(field: &Field, mut best: Vec<Scored>, cheap: Vec<Scored>, rule: 
         }
     }
     let rule = rule.and_then(|r| all.iter().position(|s| s.allocation == r.allocation));
-    // A search above thresholds may have missed a cheap allocation that is better than all it found.
+    // Threshold search may have missed a cheap allocation that is better than all its candidates.
     let top = (1..all.len()).fold(0, |top, i| {
         let value = |s: &Scored| s.score_gb_per_s - CAUTION_SDS * deviation(s);
         let better = i >= best.len() && value(&all[i]) > value(&all[top]) * (1.0 + TIE);
@@ -400,7 +405,7 @@ fn against_rule(field: &Field, mut best: Vec<Scored>, cheap: Vec<Scored>, rule: 
     Against { price: field.price(&choice, rule.as_ref()), choice, runner_ups, rule }
 }
 
-/// A choice laid out.
+/// A choice with its pods, groups and rank order.
 struct Layout {
     hosts: Vec<(HostId, GpuMask)>,
     pods: Vec<(HostId, GpuMask)>,
@@ -423,7 +428,7 @@ fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocati
     allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
-/// What limits an allocation, by physics.
+/// The link that limits an allocation, by the physical bound.
 pub fn bottleneck(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, a: &Allocation) -> Bottleneck {
     if a.gpu_count() < 2 {
         return Bottleneck::None;

@@ -9,7 +9,7 @@ pub fn packed(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocati
     crate::search::topo::choose(cluster, free, k)
 }
 
-/// `k` free GPUs drawn evenly. Source: BandPilot, algorithm 3.
+/// Draws `k` free GPUs uniformly at random. Source: BandPilot, algorithm 3.
 pub fn random(free: &Allocation, k: usize, rng: &mut impl Rng) -> Option<Allocation> {
     if k == 0 || free.gpu_count() < k {
         return None;
@@ -22,7 +22,7 @@ pub fn random(free: &Allocation, k: usize, rng: &mut impl Rng) -> Option<Allocat
     Some(Allocation::from_gpus(gpus[..k].iter().copied()))
 }
 
-/// A whole number below `n`, evenly, from the top bits (bias below 2^-32 for the small `n` here).
+/// A uniform random integer below `n`, from the top bits (bias below 2^-32 for the small `n` here).
 pub fn below(rng: &mut impl Rng, n: usize) -> usize {
     ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
 }

@@ -1,12 +1,12 @@
 //! The free GPUs that a request may use, after the constraints on single hosts and GPUs.
 //!
-//! Constraints on the whole choice (pods, fewest GPUs per host, most hosts) are [`crate::shape`].
+//! Constraints on the whole choice (pods, minimum GPUs per host, maximum number of hosts) are in [`crate::shape`].
 
 use crate::request::{Constraints, EQUAL_HOSTS_FACTOR, Refusal, Request, Split};
 use std::collections::{HashMap, HashSet};
 use topology::{Allocation, Cluster, GpuMask, HostId, HostType};
 
-/// Host types that a message lists at most.
+/// Maximum number of host types that a message lists.
 const TYPES_LISTED_MAX: usize = 8;
 
 /// True if `name` is the name of the host type, its GPU model, or consecutive words of the model (`H100` or `H100 80GB` of
@@ -22,11 +22,12 @@ pub fn is_of_type(ty: &HostType, name: &str) -> bool {
 }
 
 impl Request {
-    /// The GPUs to choose from: the free ones that every constraint on hosts and GPUs allows. Running jobs' GPUs are never among them (a
-    /// request that offers one is refused by [`Request::check`], which is part of this).
+    /// The GPUs to choose from: the free GPUs that satisfy every constraint on hosts and GPUs. GPUs of running jobs are
+    /// never among them, because [`Request::check`], which runs first, refuses a request that offers one.
     ///
-    /// GPUs that share a nearest NIC with a running job on their host drop out under `exclusive_nics`; a host without NICs shares none.
-    /// Idempotent: of a request whose `free` is already narrowed it returns the same. O(hosts + jobs' GPUs x NICs).
+    /// Under `exclusive_nics`, GPUs whose nearest NIC is also used by a running job on their host are removed; hosts
+    /// without NICs are unaffected. Idempotent: a request whose `free` is already narrowed gives the same set. Cost:
+    /// O(hosts + jobs' GPUs x NICs).
     pub fn usable(&self, cluster: &Cluster) -> Result<Allocation, Refusal> {
         self.check(cluster)?;
         let free = self.free.gpu_count();
@@ -51,8 +52,8 @@ impl Request {
         Ok(usable)
     }
 
-    /// Do the limits on hosts hold the request whatever the split? Counts alone decide it, before any search. O(hosts log hosts) with such
-    /// limits.
+    /// Checks whether the limits on hosts can be met by any split, from the counts alone, before any search. O(hosts
+    /// log hosts) with such limits.
     fn check_host_limits(&self, cluster: &Cluster, usable: &Allocation) -> Result<(), Refusal> {
         let c = &self.constraints;
         let (least, hosts) = (c.gpus_per_host_min.max(1), c.hosts_max.filter(|m| *m < self.gpus));
@@ -86,7 +87,8 @@ impl Request {
         Err(Refusal::LimitsTooTight { gpus: self.gpus, hosts, most, each, whole: first(&whole), fit })
     }
 
-    /// The GPUs that remain, and in words the number of GPUs that each constraint removed; `Err` where it left no host of the whole cluster.
+    /// The remaining GPUs, and a text with the number of GPUs that each constraint removed; `Err` if a constraint
+    /// leaves no host of the whole cluster.
     fn constrained(&self, cluster: &Cluster) -> (Allocation, Result<String, Refusal>) {
         let c = &self.constraints;
         let only: HashSet<HostId> = c.only_hosts.iter().copied().collect();
@@ -132,7 +134,7 @@ impl Request {
         (usable, dropped)
     }
 
-    /// NICs near running jobs' GPUs, by host.
+    /// NICs near the GPUs of running jobs, by host.
     fn busy_nics(&self, cluster: &Cluster) -> HashMap<HostId, u32> {
         let mut busy: HashMap<HostId, u32> = HashMap::new();
         for &(h, m) in self.jobs.iter().flat_map(|j| j.gpus.parts()) {
@@ -143,10 +145,11 @@ impl Request {
 }
 
 impl Request {
-    /// The same request with [`Split::EqualIfFeasible`] decided for its free GPUs; refused where a count per host cannot be kept.
+    /// The same request with [`Split::EqualIfFeasible`] decided for its free GPUs; refused if no equal counts per host
+    /// are possible.
     pub(crate) fn decided_split(mut self) -> Result<Request, Refusal> {
         if self.constraints.split == Split::EqualIfFeasible {
-            // Pods that a request names state the counts that are wanted.
+            // Pods named in a request fix the counts.
             let equal = (self.pods.is_empty() || !self.groups.is_empty()) && self.equal_counts_fit();
             self.constraints.split = if equal { Split::Equal } else { Split::Any };
         }
@@ -162,7 +165,8 @@ impl Request {
         Ok(self)
     }
 
-    /// The fewest free hosts that hold the request; None if all of them do not. O(hosts log hosts).
+    /// The smallest number of free hosts that holds the request; None if all hosts together do not hold it. O(hosts log
+    /// hosts).
     pub(crate) fn fewest_hosts(&self) -> Option<usize> {
         let mut free: Vec<usize> = self.free.parts().iter().map(|p| p.1.count()).collect();
         free.sort_unstable_by(|a, b| b.cmp(a));
@@ -174,7 +178,8 @@ impl Request {
         Some(at + 1)
     }
 
-    /// Do equal counts fit on the free GPUs without many more hosts than needed? O(hosts log hosts + counts x hosts).
+    /// True if equal counts fit on the free GPUs without many more hosts than needed. O(hosts log hosts + counts x
+    /// hosts).
     fn equal_counts_fit(&self) -> bool {
         let Some(fewest) = self.fewest_hosts() else { return false };
         let mut free: Vec<usize> = self.free.parts().iter().map(|p| p.1.count()).collect();

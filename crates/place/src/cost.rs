@@ -1,23 +1,24 @@
-//! What an allocation costs the cluster besides its bandwidth.
+//! Cost of an allocation to the cluster, apart from its bandwidth.
 
 use std::collections::HashSet;
 use topology::{Allocation, Cluster, GpuMask};
 
-/// The costs of an allocation, in the order in which they decide between allocations of about equal bandwidth: smaller is better.
+/// The costs of an allocation, in order of priority; smaller is better. They decide between allocations of nearly equal
+/// bandwidth.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost {
-    /// Hosts.
+    /// Number of hosts.
     pub hosts: usize,
-    /// Switches spanned, by tier, nearest to the hosts first.
+    /// Number of switches spanned, by tier, nearest to the hosts first.
     pub switches: Vec<usize>,
-    /// Largest count of GPUs on a host less the smallest.
+    /// Difference between the largest and the smallest number of GPUs on a host.
     pub unevenness: usize,
-    /// Hosts that were wholly free and become part-used.
+    /// Number of hosts that were entirely free and become partly used.
     pub hosts_broken: usize,
 }
 
 impl Cost {
-    /// Of an allocation out of these free GPUs. O(tiers x hosts).
+    /// The costs of an allocation taken from these free GPUs. O(tiers x hosts).
     pub fn of(cluster: &Cluster, free: &Allocation, a: &Allocation) -> Cost {
         let counts = || a.parts().iter().map(|p| p.1.count());
         let broken = |&&(h, m): &&(topology::HostId, GpuMask)| {
@@ -33,8 +34,8 @@ impl Cost {
     }
 }
 
-/// Decides between allocations of equal cost and equal score: GPUs that stay free on the hosts that it touches, then different sets of
-/// GPU indices of one size (equal sets meet on one rail).
+/// Breaks ties of equal cost and equal score: first the number of GPUs that stay free on the touched hosts, then the
+/// number of different sets of GPU indices of the same size (equal sets are on the same rails).
 pub(crate) fn tidiness(free: &Allocation, a: &Allocation) -> (usize, usize) {
     let stranded = a.parts().iter().map(|&(h, m)| free.mask(h).minus(m).count()).sum();
     let sets: HashSet<GpuMask> = a.parts().iter().map(|p| p.1).collect();

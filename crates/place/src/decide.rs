@@ -1,7 +1,7 @@
-//! Probing: measure the few candidates between which readings can decide, then decide.
+//! Probing: measures the few candidates whose readings can change the choice, then decides.
 //!
-//! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`] picks the candidates to
-//! measure, the caller measures, and [`decide`] uses the readings.
+//! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`]
+//! picks the candidates to measure, the caller measures them, and [`decide`] uses the readings.
 
 use crate::exact::Scored;
 use predict::Prediction;
@@ -9,7 +9,7 @@ use predict::Prediction;
 /// One measured candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeReading {
-    /// Index into the candidates that were offered.
+    /// Index into the offered candidates.
     pub candidate: usize,
     /// Measured busbw, GB/s.
     pub busbw_gb_per_s: f64,
@@ -18,9 +18,9 @@ pub struct ProbeReading {
 /// A decision after probing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeDecision {
-    /// Index into the candidates.
+    /// Index into the offered candidates.
     pub candidate: usize,
-    /// Its expected busbw, given the readings, GB/s.
+    /// Expected busbw of the candidate after the readings, GB/s.
     pub busbw_gb_per_s: f64,
     /// Standard deviation of that expectation, GB/s.
     pub std_gb_per_s: f64,
@@ -32,15 +32,16 @@ const OF_THE_HOSTS: f64 = 0.2;
 /// The expectation of one candidate after the readings.
 #[derive(Clone, Copy)]
 struct Belief {
-    /// Expected `ln(bandwidth / predicted)`, given the readings.
+    /// Expected `ln(bandwidth / predicted)` after the readings.
     ln_shift: f64,
-    /// Deviation of the logarithm.
+    /// Standard deviation of the logarithm.
     sd: f64,
     measured: bool,
 }
 
-/// The expectation of every candidate after the readings, in logarithms. A reading shifts its candidate by `sd² / (sd² + noise²)` of the
-/// surprise, where `noise` is that of repeated measurements; readings of the best split also shift that split on other hosts.
+/// The expectation of every candidate after the readings, in logarithms. A reading shifts its candidate by
+/// `sd² / (sd² + noise²)` of the difference from the prediction, where `noise` is that of repeated measurements.
+/// Readings of the best split also shift that split on other hosts.
 fn beliefs(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Vec<Belief> {
     let surprises = |i: usize| -> Vec<f64> {
         let mean = candidates[i].prediction.busbw_gb_per_s;
@@ -56,7 +57,7 @@ fn beliefs(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) 
             let p = &candidates[i].prediction;
             let sd = p.std_gb_per_s / p.busbw_gb_per_s.max(1e-9);
             let own = surprises(i);
-            // The readings, the variance that they have in common with the candidate, and the noise of their mean.
+            // The readings, the variance that they share with the candidate, and the noise of their mean.
             let (seen, common, own_noise) = match (own.len(), split.len()) {
                 (0, n) if n > 0 && of_split(i) => (&split, 1.0 - OF_THE_HOSTS, OF_THE_HOSTS * sd * sd / n as f64),
                 _ => (&own, 1.0, 0.0),
@@ -81,9 +82,10 @@ fn expected_gain(score: f64, sd: f64, best: f64) -> f64 {
     sd * (z * stats::normal_cdf(z) + stats::normal_density(z))
 }
 
-/// The candidates to measure next, most promising first, given the readings so far: the choice, then the candidates with the largest
-/// expected improvement over it. At most `count`, each once. Callers should ask again after every reading: if the choice
-/// disappoints, the next probe is another split, otherwise the same split on other hosts. O(count x n).
+/// The candidates to measure next, given the readings so far, most promising first: the choice, then the candidates
+/// with the largest expected improvement over it. At most `count` candidates, each once. Callers should ask again after
+/// every reading: if the reading of the choice is below its prediction, the next probe is another split; otherwise it
+/// is the same split on other hosts. O(count x n).
 pub fn worth_measuring(
     candidates: &[Scored],
     readings: &[ProbeReading],
@@ -112,11 +114,11 @@ pub fn worth_measuring(
     order
 }
 
-/// The best candidate given readings, each shrunk towards the prediction by how noisy repeated measurements are (`repeat_noise`,
-/// relative).
+/// The best candidate given readings. Each reading is shrunk towards its prediction, according to the relative noise of
+/// repeated measurements (`repeat_noise`).
 ///
-/// An unmeasured candidate must beat the measured ones by one of its own standard deviations: the maximum of many predictions is biased
-/// upward, readings are not. `None` without candidates.
+/// An unmeasured candidate must exceed the measured ones by one standard deviation of its own prediction: the maximum
+/// of many predictions is biased upward, readings are not. `None` without candidates.
 pub fn decide(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Option<ProbeDecision> {
     let beliefs = beliefs(candidates, readings, repeat_noise);
     let any = beliefs.iter().any(|b| b.measured);
@@ -124,7 +126,7 @@ pub fn decide(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f6
     for (i, (c, b)) in candidates.iter().zip(&beliefs).enumerate() {
         let v = c.prediction.busbw_gb_per_s * b.ln_shift.exp();
         let d = ProbeDecision { candidate: i, busbw_gb_per_s: v, std_gb_per_s: v * b.sd };
-        // A reading is of the allocation without other jobs; the score among other jobs changes by the same share.
+        // A reading measures the allocation without other jobs. The score among other jobs changes by the same share.
         let penalty = if any && !b.measured { b.sd } else { 0.0 };
         let score = c.score_gb_per_s * (b.ln_shift - penalty).exp();
         if best.as_ref().is_none_or(|b| score > b.0) {
@@ -134,7 +136,7 @@ pub fn decide(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f6
     best.map(|b| b.1)
 }
 
-/// Every candidate as it is expected to be after the readings.
+/// Every candidate with its expectation after the readings.
 pub(crate) fn expected(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Vec<Scored> {
     let after = beliefs(candidates, readings, repeat_noise);
     let shifted = |(c, b): (&Scored, Belief)| {

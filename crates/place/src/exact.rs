@@ -1,11 +1,12 @@
 //! The exact search: every count vector over the hosts, with the masks that can matter per host and count.
 //!
-//! Exact for every model whose prediction, at given counts and NIC rates, never falls when intra bandwidth rises, as all of
-//! linkwise's models do. Among running jobs the GPUs that are best alone may share NICs with a job, or merge badly with it: there every set
-//! of GPUs that differs in this respect is judged where it could be better (see `ordered`), and a search that would need more than
-//! 2^20 of them is refused. With a caller's merge rule, which sees counts only, the sets that are best alone are judged.
-//! The tests compare it with brute force over all subsets, without jobs and with both contention models. For a model that is a multiple of the bound the
-//! enumeration is a branch and bound; for others it is complete up to [`COMBINATIONS_MAX`], beyond which it refuses.
+//! Exact for every model whose prediction, at given counts and NIC rates, never falls when intra bandwidth rises. All
+//! models of linkwise satisfy this condition. Among running jobs, the GPUs with the best stand-alone bandwidth may
+//! share NICs with a job or merge badly with it. The search then also judges other sets of GPUs that could score higher
+//! (see `ordered`), and refuses to judge more than 2^20 of them. With a caller's merge rule, which sees only counts, it
+//! judges only the sets with the best stand-alone bandwidth. The tests compare the search with brute force over all
+//! subsets, without jobs and with both contention models. For a model that is a multiple of the bound, the search is a
+//! branch and bound. For other models it enumerates up to [`COMBINATIONS_MAX`] candidates and refuses larger requests.
 
 mod best;
 mod branch_and_bound;
@@ -21,11 +22,11 @@ use topology::{Allocation, Cluster};
 
 pub use best::{OTHER_HOSTS, best_of};
 
-/// Most candidates that are combined without pruning.
+/// Maximum number of candidates combined without pruning.
 pub const COMBINATIONS_MAX: u64 = 1_000_000;
-/// Most nodes that branch and bound visits.
+/// Maximum number of nodes that branch and bound visits.
 pub const NODES_MAX: u64 = 20_000_000;
-/// Predictions closer than this, relatively, are a tie: far below what any model knows.
+/// Predictions whose relative difference is smaller are a tie. It is far below the accuracy of any model.
 pub const TIE: f64 = 1e-9;
 
 /// One candidate with its prediction.
@@ -35,7 +36,8 @@ pub struct Scored {
     pub allocation: Allocation,
     /// The model's prediction without other jobs.
     pub prediction: Prediction,
-    /// The score that the search maximised, GB/s: the prediction's mean, or with other jobs [`crate::objective::Effect::score`].
+    /// The score that the search maximised, GB/s: the mean of the prediction, or with other jobs
+    /// [`crate::objective::Effect::score`].
     pub score_gb_per_s: f64,
     /// True for the split of the first candidate on other hosts (see [`OTHER_HOSTS`]).
     pub same_split_other_hosts: bool,
@@ -44,21 +46,21 @@ pub struct Scored {
 /// The outcome of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchResult {
-    /// Best first; at least one, at most as many as asked for, with different splits over the hosts (or on different hosts, where one
-    /// host holds all), but for a few that take the best split to other hosts (see [`OTHER_HOSTS`]).
+    /// Best first; at least one, at most the number asked for. Each has a different split over the hosts (or different
+    /// hosts, if one host holds all), except for a few that put the best split on other hosts (see [`OTHER_HOSTS`]).
     pub best: Vec<Scored>,
-    /// Candidates that the model judged.
+    /// Number of candidates that the model judged.
     pub evaluations: u64,
 }
 
-/// Standard deviations that [`promote_by_lower_confidence_bound`] subtracts from a prediction.
+/// Number of standard deviations that [`promote_by_lower_confidence_bound`] subtracts from a prediction.
 ///
-/// Winner's curse: the maximum of noisy predictions is biased upward, most where uncertainty is large. On the measured tables 0.3 to 1.0 give
-/// the same figures (`linkwise evaluate`); 0 lowers the 5th percentile.
+/// Winner's curse: the maximum of noisy predictions is biased upward, most where uncertainty is large. On the measured
+/// tables, values from 0.3 to 1.0 give the same results (`linkwise evaluate`); 0 lowers the 5th percentile.
 pub const CAUTION_SDS: f64 = 0.5;
 
-/// Moves the candidate with the highest lower confidence bound (mean less [`CAUTION_SDS`] deviations) to the front; the others keep their
-/// order, also in a tie.
+/// Moves the candidate with the highest lower confidence bound (mean minus [`CAUTION_SDS`] deviations) to the front.
+/// The others keep their order; a tie changes nothing.
 pub fn promote_by_lower_confidence_bound(candidates: &mut [Scored]) {
     let value = |s: &Scored| {
         let relative_sd = s.prediction.std_gb_per_s / s.prediction.busbw_gb_per_s.max(1e-9);
@@ -73,12 +75,12 @@ pub fn promote_by_lower_confidence_bound(candidates: &mut [Scored]) {
     promote(candidates, best);
 }
 
-/// Makes candidate `i` the first; the others keep their order.
+/// Moves candidate `i` to the front; the others keep their order.
 pub(crate) fn promote(candidates: &mut [Scored], i: usize) {
     if i == 0 || i >= candidates.len() {
         return;
     }
-    // The flag is relative to the first candidate, which changes here.
+    // The flag is relative to the first candidate, which has just changed.
     if std::mem::take(&mut candidates[i].same_split_other_hosts) {
         candidates[0].same_split_other_hosts = true;
     } else {
@@ -87,7 +89,7 @@ pub(crate) fn promote(candidates: &mut [Scored], i: usize) {
     candidates[..=i].rotate_right(1);
 }
 
-/// The best `keep` allocations for a request, exactly.
+/// The best `keep` allocations for a request, by exact search.
 pub fn exact(
     cluster: &Cluster,
     model: &dyn BandwidthModel,
@@ -97,7 +99,7 @@ pub fn exact(
     search(&Objective::new(cluster, model, request), keep)
 }
 
-/// The same through an objective.
+/// Exact search through an objective.
 pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
     let (found, skipped) = run(objective, keep, COMBINATIONS_MAX, NODES_MAX, VARIANTS_OF_SEARCH_MAX)?;
     match skipped {
@@ -106,11 +108,13 @@ pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusa
     }
 }
 
-/// Sets of GPUs that differ in what they share with running jobs, of a search that need not be exact: about 20 ms.
+/// Maximum number of GPU sets that differ in the resources shared with running jobs, for a search that need not be
+/// exact; takes about 20 ms.
 const VARIANTS_QUICK_MAX: usize = 1 << 14;
 
-/// The same with the caller's limits on enumerated candidates and on nodes of branch and bound; [`Refusal::TooLarge`] beyond. Among
-/// running jobs not always exact: it judges 2^14 sets of GPUs at most that differ in what they share with a job.
+/// The same with the caller's limits on the number of enumerated candidates and of nodes of branch and bound;
+/// [`Refusal::TooLarge`] beyond. Among running jobs the result is not always exact: at most 2^14 GPU sets that share
+/// different NICs or links with jobs are judged.
 pub fn within(
     objective: &Objective,
     keep: usize,
@@ -120,7 +124,7 @@ pub fn within(
     run(objective, keep, combinations_max, nodes_max, VARIANTS_QUICK_MAX).map(|f| f.0)
 }
 
-/// The result, and how many variants were left out.
+/// The result, and the number of variants left out.
 fn run(
     objective: &Objective,
     keep: usize,
@@ -151,7 +155,7 @@ fn run(
     Ok((SearchResult { best, evaluations }, judged.skipped))
 }
 
-/// Number of candidates of a complete enumeration: a convolution over hosts. O(hosts x k x counts).
+/// Number of candidates of a complete enumeration, by convolution over hosts. O(hosts x k x counts).
 pub fn combinations(options: &[HostOptions], k: usize) -> u128 {
     let mut ways = vec![0u128; k + 1];
     ways[0] = 1;

@@ -1,9 +1,10 @@
-//! Groups of ranks: what a job's parallelism asks of the order of ranks and of the GPUs.
+//! Groups of ranks: the requirements of a job's parallelism on the order of ranks and on the GPUs.
 //!
-//! A job names its kinds of groups with their sizes, whose product is its number of GPUs. Rank `r` is a number in mixed radix: the first kind
-//! named is the lowest digit. A group of a kind is the ranks that differ in its digit only. So the groups of the first kind (usually tensor
-//! parallel) are neighbouring ranks: they are placed as pods, inside hosts where a host can hold them. Groups of later kinds join
-//! ranks with the same place inside those pods, which are GPUs of the same index on hosts that give the same GPUs.
+//! A job names its kinds of groups and their sizes; the product of the sizes is its number of GPUs. A rank is a number
+//! in mixed radix, whose lowest digit belongs to the first kind named. The ranks of one group differ only in the digit
+//! of the group's kind. So the groups of the first kind (usually tensor parallel) are consecutive ranks: they are
+//! placed as pods, inside hosts where a host can hold them. Groups of later kinds join ranks at the same place in those
+//! pods; these are GPUs of the same index on hosts that give the same GPUs.
 
 use crate::objective::Objective;
 use crate::request::{Refusal, Request};
@@ -12,10 +13,10 @@ use std::fmt;
 use std::str::FromStr;
 use topology::{Allocation, GpuId};
 
-/// Most groups of one kind whose sharing is computed: those of the lowest ranks stand for the others.
+/// Maximum number of groups of one kind whose sharing is computed: the groups of the lowest ranks represent the others.
 pub const GROUPS_SHARED_MAX: usize = 256;
 
-/// What the ranks of a group exchange.
+/// The data that the ranks of a group exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupKind {
     /// Parts of one layer: all-reduce in every layer.
@@ -58,9 +59,9 @@ impl FromStr for GroupKind {
 /// One kind of groups of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// What its ranks exchange.
+    /// The data that its ranks exchange.
     pub kind: GroupKind,
-    /// Ranks of one group.
+    /// Number of ranks per group.
     pub size: usize,
     /// Share of the job's traffic, relative to the other kinds.
     pub weight: f64,
@@ -73,11 +74,12 @@ pub struct GroupBandwidth {
     pub group: Group,
     /// The ranks of every group.
     pub ranks: Vec<Vec<usize>>,
-    /// Bus bandwidth of the slowest group while all groups of the kind communicate at once, GB/s; 0 for groups of one rank.
+    /// Bus bandwidth of the slowest group while all groups of the kind communicate at once, GB/s; 0 for groups of one
+    /// rank.
     pub busbw_gb_per_s: f64,
 }
 
-/// The ranks of every group of kind `which`, for kinds of these sizes. O(ranks).
+/// The ranks of every group of the kind at index `which`, for kinds of these sizes. O(ranks).
 pub fn ranks_of(sizes: &[usize], which: usize) -> Vec<Vec<usize>> {
     let below: usize = sizes[..which].iter().product();
     let size = sizes[which];
@@ -87,7 +89,8 @@ pub fn ranks_of(sizes: &[usize], which: usize) -> Vec<Vec<usize>> {
 }
 
 impl Request {
-    /// Are the groups sound: sizes that multiply to the GPUs, every kind once, weights that are numbers?
+    /// Checks the groups: the product of the sizes is the number of GPUs, no kind is repeated, weights are finite
+    /// numbers.
     pub(crate) fn check_groups(&self) -> Result<(), Refusal> {
         if self.groups.is_empty() {
             return Ok(());
@@ -110,7 +113,7 @@ impl Request {
         Ok(())
     }
 
-    /// The groups of the first kind as pods, where a host can hold one and the request names no pods.
+    /// The groups of the first kind as pods, if a host can hold one and the request names no pods.
     pub(crate) fn pods_of_groups(&self) -> Option<Vec<usize>> {
         let first = self.groups.first().filter(|_| self.pods.is_empty())?;
         let largest = self.free.parts().iter().map(|p| p.1.count()).max().unwrap_or(0);

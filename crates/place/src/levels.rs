@@ -1,18 +1,19 @@
-//! Levels of the network in requests: most switches of a tier, required and preferred levels, spreading.
+//! Network levels in requests: maximum number of switches of a tier, required and preferred levels, spreading.
 //!
-//! Limits on switches become regions: sets of free GPUs, in each of which any search keeps the limit. With one switch there is a region for
-//! every switch; with several, one for every combination, or for the most promising where there are many.
+//! Limits on switches become regions: sets of free GPUs inside which every choice keeps the limit. With a limit of one
+//! switch, every switch has a region. With a limit of several, every combination of switches has one, or only the most
+//! promising combinations if there are many.
 
 use crate::request::{Constraints, Refusal, Request, Split};
 use crate::search::hosts::choose;
 use std::collections::BTreeMap;
 use topology::{Allocation, Cluster, HostId, diagnose};
 
-/// Most combinations of switches that are all searched.
+/// Maximum number of combinations of switches that are all searched.
 const COMBINATIONS_MAX: u128 = 64;
-/// Regions that are searched where there are more combinations, or more hosts than [`crate::threshold::AUTO_HOSTS_MAX`].
+/// Number of regions searched if there are more combinations, or more hosts than [`crate::threshold::AUTO_HOSTS_MAX`].
 const REGIONS_MAX: usize = 12;
-/// The level of single hosts, in requests.
+/// Name of the level of single hosts in requests.
 const HOST: &str = "host";
 
 /// A level of the network.
@@ -25,7 +26,7 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// Of a name: `host`, or that of a tier; case does not matter.
+    /// The level of a name: `host` or the name of a tier; case does not matter.
     fn of(cluster: &Cluster, name: &str) -> Result<Level, Refusal> {
         let tiers = &cluster.network.tiers;
         if name.eq_ignore_ascii_case(HOST) {
@@ -46,7 +47,7 @@ impl Level {
 
 /// The levels that a request names.
 pub(crate) struct Levels {
-    /// Tiers and most switches of each, highest tier first.
+    /// Tiers and the maximum number of switches of each, highest tier first.
     limits: Vec<(usize, usize)>,
     one_host: bool,
     prefer: Option<Level>,
@@ -54,14 +55,14 @@ pub(crate) struct Levels {
 }
 
 impl Constraints {
-    /// The levels that it names; refused if the cluster has no such level.
+    /// The levels that the request names; refused if the cluster has no such level.
     pub(crate) fn levels(&self, cluster: &Cluster) -> Result<Levels, Refusal> {
         let of = |name: &Option<String>| name.as_deref().map(|n| Level::of(cluster, n)).transpose();
         let mut limits = Vec::new();
         if let Some(max) = self.switches_max {
             match of(&self.switch_tier)? {
                 Some(Level::Tier(t)) => limits.push((t, max)),
-                // One non-blocking switch above all hosts: any number of switches is kept.
+                // One non-blocking switch connects all hosts: every limit on switches is kept.
                 None if cluster.network.tiers.is_empty() => {}
                 None => limits.push((0, max)),
                 Some(Level::Host) => {
@@ -86,7 +87,8 @@ impl Constraints {
 }
 
 impl Request {
-    /// Does an allocation keep everything that the request asks of the whole choice: counts, pods, switches, levels?
+    /// True if an allocation satisfies all constraints of the request on the whole choice: counts, pods, switches,
+    /// levels.
     pub fn accepts(&self, cluster: &Cluster, a: &Allocation) -> bool {
         let Ok(levels) = self.constraints.levels(cluster) else { return false };
         self.accepts_counts(&a.counts())
@@ -94,8 +96,8 @@ impl Request {
             && levels.limits.iter().all(|&(tier, max)| cluster.switches_spanned(tier, a) <= max)
     }
 
-    /// The requests to search, each over free GPUs in which the limits on switches hold, with [`Split::EqualIfFeasible`] decided. The
-    /// request's free GPUs are usable.
+    /// The requests to search. The free GPUs of each keep the limits on switches, and [`Split::EqualIfFeasible`] is
+    /// decided. The free GPUs of this request must be usable.
     pub(crate) fn regions(&self, cluster: &Cluster) -> Result<Vec<Request>, Refusal> {
         let levels = self.constraints.levels(cluster)?;
         match levels.prefer {
@@ -206,7 +208,7 @@ fn below(
     if switches.len() <= max {
         return Ok(vec![free.clone()]);
     }
-    // The fullest first.
+    // Fullest switches first.
     switches.sort_by_key(|s| std::cmp::Reverse(s.0));
     let largest: usize = switches.iter().take(max).map(|s| s.0).sum();
     if largest < gpus {
@@ -224,7 +226,7 @@ fn below(
         combinations(switches.len(), max, &mut Vec::new(), &mut sets);
         sets.retain(|s| holds(s));
     } else {
-        // Switches of about equal fullness: those with the most to spare, and those with the least.
+        // Switches of nearly equal fullness: those with the most spare GPUs and those with the fewest.
         let mut windows: Vec<Vec<usize>> = (0..=switches.len() - max)
             .map(|from| (from..from + max).collect())
             .filter(|s: &Vec<usize>| holds(s))
@@ -241,7 +243,7 @@ fn below(
     Ok(sets.into_iter().map(area).collect())
 }
 
-/// Every set of `k` of `n` numbers.
+/// Every set of `k` numbers below `n`.
 fn combinations(n: usize, k: usize, chosen: &mut Vec<usize>, out: &mut Vec<Vec<usize>>) {
     if chosen.len() == k {
         out.push(chosen.clone());

@@ -1,9 +1,10 @@
 //! Contention as BandPilot models it (arXiv 2506.15595 v4): jobs that share a host are merged virtually.
 //!
-//! Two jobs contend only if both span hosts and share one. For a candidate C and a running job J, the GPUs of J on
-//! C's hosts join C, and the GPUs of C on J's hosts join J; both share the smaller bandwidth of the two merged sets. Over several
-//! jobs the smallest counts. If the sum of the demands exceeds it, each job gets a share in proportion to its demand. A job without demand
-//! (BandPilot's "idle" load) does not contend. A merged set that a host cannot hold (by a caller's [`MergeRule`]) is ignored.
+//! Two jobs contend only if both span hosts and share one. For a candidate C and a running job J, the GPUs of J on C's
+//! hosts join C, and the GPUs of C on J's hosts join J. The two jobs share the smaller bandwidth of the two merged
+//! sets. With several running jobs the smallest bandwidth counts. If the sum of the demands exceeds it, each job gets a
+//! share in proportion to its demand. A job without demand (BandPilot's "idle" load) does not contend. A merged set
+//! that a host cannot hold (by a caller's [`MergeRule`]) is ignored.
 
 use crate::objective::{Effect, Running};
 use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
@@ -15,7 +16,8 @@ use topology::{Allocation, Bytes, GpuMask, HostId};
 pub struct MergeRule {
     /// The name in flags and request lines.
     pub name: &'static str,
-    /// A host's share of the merged set, from a part of one job and the GPUs of the other on that host; None if the host cannot hold it.
+    /// A host's share of the merged set, from the part of one job and the GPUs of the other on that host; None if the
+    /// host cannot hold it.
     pub join: fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>,
 }
 
@@ -24,7 +26,7 @@ fn union(table: &HostShareTable, part: &HostShare, others: GpuMask) -> Option<Ho
     Some(if others.is_empty() { *part } else { table.part(part.host, part.mask.union(others)) })
 }
 
-/// `a` and the GPUs of `b` on hosts of `a`, into `out`; false if a host cannot hold its merged share.
+/// Writes `a` and the GPUs of `b` on hosts of `a` into `out`; false if a host cannot hold its merged share.
 fn joined(merge: &Merge, table: &HostShareTable, a: &[HostShare], b: &[HostShare], out: &mut Vec<HostShare>) -> bool {
     out.clear();
     let join = merge.rule.map_or(union as fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>, |r| r.join);
@@ -63,7 +65,8 @@ impl Meeting {
         let demand = alone_gb_per_s + self.others_gb_per_s;
         if demand > self.capacity_gb_per_s { self.capacity_gb_per_s / demand } else { 1.0 }
     }
-    /// The score of a search: the new job's share less the loss of the others. For weights up to 1 it rises with both bandwidths.
+    /// The score of a search: the new job's share minus the loss of the other jobs. For weights up to 1 it rises with
+    /// both bandwidths.
     pub fn score(&self, alone_gb_per_s: f64, loss_weight: f64) -> f64 {
         let share = self.share(alone_gb_per_s);
         alone_gb_per_s * share - loss_weight * self.others_gb_per_s * (1.0 - share)
@@ -75,14 +78,14 @@ impl Meeting {
 pub(crate) struct Merge {
     jobs: Vec<Vec<HostShare>>,
     demands: Vec<f64>,
-    /// The jobs with demand on each host, ascending.
+    /// The jobs with demand on each host, in ascending order.
     on_hosts: FxHashMap<HostId, Vec<u32>>,
     /// A rule of the caller; None: the union of the exact GPUs.
     pub rule: Option<&'static MergeRule>,
 }
 
 impl Merge {
-    /// Of running jobs that span hosts.
+    /// Prepares the running jobs that span hosts.
     pub fn new(table: &HostShareTable, running: &[Running], rule: Option<&'static MergeRule>) -> Self {
         let mut on_hosts: FxHashMap<HostId, Vec<u32>> = FxHashMap::default();
         for (j, r) in running.iter().enumerate().filter(|r| r.1.demand_gb_per_s > 0.0) {
@@ -96,7 +99,7 @@ impl Merge {
         }
     }
 
-    /// The jobs that contend with a candidate, ascending. O(hosts + jobs met).
+    /// The jobs that contend with a candidate, in ascending order. O(hosts + jobs met).
     pub fn met(&self, c: &[HostShare]) -> Vec<usize> {
         if c.len() < 2 {
             return Vec::new();
@@ -108,7 +111,7 @@ impl Merge {
         met
     }
 
-    /// The GPUs of each job on a host (those that contend), in order of the jobs.
+    /// The GPUs of each contending job on a host, in order of the jobs.
     pub fn on_host(&self, host: HostId) -> Vec<GpuMask> {
         let jobs = self.jobs.iter().zip(&self.demands).filter(|j| *j.1 > 0.0);
         jobs.filter_map(|(j, _)| j.iter().find(|q| q.host == host).map(|q| q.mask)).collect()

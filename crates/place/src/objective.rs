@@ -1,4 +1,5 @@
-//! The objective of every search: the bandwidth of the new job among the running jobs, less the bandwidth that they lose.
+//! The objective of every search: the bandwidth of the new job among the running jobs, minus the weighted bandwidth
+//! that they lose.
 //!
 //! A search sees only the [`Objective`], so every search works with every model, with and without running jobs. Candidates are judged in
 //! batches.
@@ -11,11 +12,11 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use topology::{Allocation, Cluster, HostId};
 
-/// Share of the best score that a candidate must promise to be judged among the running jobs.
+/// Minimum share of the best score that a candidate must promise to be judged among the running jobs.
 pub const PROMISING_SHARE: f64 = 0.9;
-/// Most candidates of one batch that are judged among the running jobs.
+/// Maximum number of candidates of one batch that are judged among the running jobs.
 pub const SHARED_MAX: usize = 96;
-/// How many of them at first; every next batch is twice as large.
+/// Number of candidates judged first; each next batch is twice as large.
 const SHARED_BATCH: usize = 6;
 
 /// A request with the model that judges its candidates.
@@ -41,10 +42,10 @@ pub(crate) enum Rule<'a> {
     Physical(Sharing<'a>),
 }
 
-/// A job that can contend, with its shares of hosts.
+/// A job that can contend, with its share of each host.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    /// Index into the request's jobs.
+    /// Index into the jobs of the request.
     pub job: usize,
     /// Its GPUs.
     pub gpus: Allocation,
@@ -55,9 +56,9 @@ pub(crate) struct Running {
 /// The effect of a choice on the new job and on the running jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect {
-    /// Bandwidth of the new job if it were alone, GB/s.
+    /// Bandwidth of the new job without running jobs, GB/s.
     pub alone_gb_per_s: f64,
-    /// Bandwidth of the new job among the others, GB/s.
+    /// Bandwidth of the new job among the running jobs, GB/s.
     pub shared_gb_per_s: f64,
     /// For each job of the request, in order: its bandwidth now and with the new job, GB/s.
     pub jobs_gb_per_s: Vec<(f64, f64)>,
@@ -72,7 +73,7 @@ impl Effect {
 }
 
 impl<'a> Objective<'a> {
-    /// Prepares. O(jobs) predictions.
+    /// Prepares the objective. O(jobs) predictions.
     pub fn new(cluster: &'a Cluster, model: &'a dyn BandwidthModel, request: &'a Request) -> Self {
         let table = model.share_table(request.size);
         let running: Vec<Running> = request
@@ -108,7 +109,7 @@ impl<'a> Objective<'a> {
         self.model.share_table(self.request.size)
     }
 
-    /// The share of these GPUs of a host.
+    /// The share that these GPUs of a host form.
     pub fn part(&self, host: topology::HostId, mask: topology::GpuMask) -> HostShare {
         self.table().part(host, mask)
     }
@@ -126,9 +127,10 @@ impl<'a> Objective<'a> {
         self.model.means(self.request.size, candidates, out);
     }
 
-    /// The same for searches on many hosts, where judging a candidate among many running jobs costs more than predicting it: candidates are
-    /// judged among the jobs in the order of what they promise, and those that cannot reach `at_least` or [`PROMISING_SHARE`] of the best
-    /// get a score of minus infinity. At most [`SHARED_MAX`] are judged among the jobs. One batch.
+    /// The scores for searches on many hosts, where judging a candidate among many running jobs costs more than
+    /// predicting it. Candidates are judged in descending order of their upper bounds. Candidates that cannot reach
+    /// `at_least` or [`PROMISING_SHARE`] of the best score get minus infinity. At most [`SHARED_MAX`] are judged among
+    /// the jobs. One batch.
     pub fn promising_scores(&self, candidates: &Candidates, at_least: f64, out: &mut Vec<f64>) {
         self.alone(candidates, out);
         if !self.contended() {
@@ -212,7 +214,7 @@ impl<'a> Objective<'a> {
             Rule::Merge(m) => m.effects(self.model, size, candidates, alone_gb_per_s),
             Rule::Physical(s) => s.effects(self.model.collective(), size, candidates, alone_gb_per_s),
         };
-        // From the jobs that can contend to all jobs of the request.
+        // Maps the jobs that can contend to all jobs of the request.
         let table = self.table();
         for e in &mut effects {
             let of_running = std::mem::take(&mut e.jobs_gb_per_s);
@@ -233,17 +235,17 @@ impl<'a> Objective<'a> {
         effects
     }
 
-    /// Candidates judged so far.
+    /// Number of candidates judged so far.
     pub fn evaluations(&self) -> u64 {
         self.evaluations.get()
     }
 
-    /// Candidates judged among the running jobs so far.
+    /// Number of candidates judged among the running jobs so far.
     pub fn judged_among_jobs(&self) -> u64 {
         self.meetings.get()
     }
 
-    /// Batches so far; each is one call of the model that needs the result of the previous batch.
+    /// Number of batches so far. Each is one call of the model that needs the result of the previous batch.
     pub fn batches(&self) -> u64 {
         self.batches.get()
     }

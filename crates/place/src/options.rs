@@ -1,4 +1,4 @@
-//! Per host and count, the few masks that can be part of a best allocation.
+//! The few masks per host and count that can be part of a best allocation.
 
 use predict::{HostShare, HostShareTable};
 use topology::{Allocation, GpuMask};
@@ -10,16 +10,18 @@ pub struct HostOptions {
     pub by_count: Vec<Vec<HostShare>>,
 }
 
-/// Intra bandwidth of the GPUs that a mask leaves free on its host, GB/s; decides between masks that serve the job equally.
+/// Intra bandwidth of the GPUs that a mask leaves free on its host, GB/s; decides between masks that are equal for the
+/// job.
 fn leftover_gb_per_s(table: &HostShareTable, part: &HostShare, free: GpuMask) -> f64 {
     table.intra_gb_per_s(part.host, free.minus(part.mask))
 }
 
 /// For every host of `free`, the masks of up to `gpus_max` GPUs that can matter.
 ///
-/// Masks of one count whose NICs have equal rate differ for every model in intra bandwidth only, and more of it never lowers a
-/// prediction. The mask with most is kept; among equals, the one that leaves the best-connected GPUs free. Of masks with different
-/// NIC rates all are kept, since a correction may prefer either. O(2^GPUs) per host.
+/// Masks of one count whose NICs have equal rate differ for every model only in intra bandwidth, and a higher intra
+/// bandwidth never lowers a prediction. So only the mask with the highest intra bandwidth is kept; ties go to the mask
+/// that leaves the best-connected GPUs free. Masks with different NIC rates are all kept, since a correction may prefer
+/// either. O(2^GPUs) per host.
 pub fn host_options(table: &HostShareTable, free: &Allocation, gpus_max: usize) -> Vec<HostOptions> {
     free.parts()
         .iter()

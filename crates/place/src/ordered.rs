@@ -1,8 +1,10 @@
-//! Judges many candidates with few predictions: in the order of their upper bounds, until no other can be among the best.
+//! Judges many candidates with few predictions: in descending order of upper bounds, until no remaining one can be
+//! among the best.
 //!
-//! Contention never raises a bandwidth, and no bandwidth exceeds the model's [`predict::BandwidthModel::upper_bound_exact_hosts`]. If jobs are
-//! merged by their exact GPUs, the GPUs with the best intra bandwidth are not always the best choice for a count, because the union
-//! with a running job's GPUs counts too. Such variants are judged only where a better union could raise a candidate above the best few.
+//! Contention never raises a bandwidth, and no bandwidth exceeds the model's
+//! [`predict::BandwidthModel::upper_bound_exact_hosts`]. If jobs are merged by their exact GPUs, the GPUs with the best
+//! intra bandwidth are not always the best choice for a count, because the union with a running job's GPUs also counts.
+//! Such variants are judged only if a better union could raise a candidate into the best few.
 
 use crate::exact::TIE;
 use crate::merge::{Meeting, Merge};
@@ -10,20 +12,20 @@ use crate::objective::{Objective, Rule};
 use predict::{Candidates, HostShare};
 use topology::{Allocation, GpuMask, HostId};
 
-/// Candidates of the first batch; every next one is twice as large.
+/// Number of candidates of the first batch; each next batch is twice as large.
 const BATCH: usize = 24;
-/// Most variants of one candidate.
+/// Maximum number of variants of one candidate.
 const VARIANTS_MAX: usize = 1 << 16;
-/// Most variants of an exact search.
+/// Maximum number of variants of an exact search.
 pub(crate) const VARIANTS_OF_SEARCH_MAX: usize = 1 << 20;
 
-/// What was judged.
+/// The judged candidates.
 pub(crate) struct Judged {
     /// The candidates that could be among the best, and variants of them.
     pub candidates: Candidates,
     /// Their scores.
     pub scores: Vec<f64>,
-    /// Variants that could be among the best and were too many to judge; 0: the result is exact.
+    /// Number of variants that could be among the best and were left out; 0: the result is exact.
     pub skipped: u64,
 }
 
@@ -34,7 +36,8 @@ struct Floor {
 }
 
 impl Floor {
-    /// Splits over more hosts count as equal if their first hosts are, which lowers the floor and loses no candidate.
+    /// Splits over more hosts count as equal if their first hosts are equal. That lowers the floor and loses no
+    /// candidate.
     const HOSTS: usize = 16;
     fn see(&mut self, score: f64, parts: &[HostShare]) {
         if self.best.len() == self.keep && score <= self.best[self.keep - 1].0 {
@@ -52,7 +55,7 @@ impl Floor {
         self.best.sort_by(|a, b| b.0.total_cmp(&a.0));
         self.best.truncate(self.keep);
     }
-    /// The score that a candidate must reach to be among the best.
+    /// The minimum score of a candidate that can be among the best.
     fn needed(&self) -> f64 {
         match self.best.get(self.keep - 1) {
             Some(b) => b.0 - TIE * b.0.abs(),
@@ -61,7 +64,7 @@ impl Floor {
     }
 }
 
-/// Judges `candidates`, of which the caller keeps the best `keep` with different splits. `free`: the GPUs that variants may use.
+/// Judges `candidates`; the caller keeps the best `keep` with different splits. `free`: the GPUs that variants may use.
 pub(crate) fn judge(
     objective: &Objective,
     candidates: &Candidates,
@@ -99,7 +102,7 @@ pub(crate) fn judge(
         size *= 2;
         objective.alone(&batch, &mut values);
         if objective.contended() {
-            // The candidates of the batch that are good enough without other jobs.
+            // The candidates of the batch whose stand-alone bandwidth reaches the floor.
             let mut good = Candidates::new();
             let mut alone = Vec::new();
             for (c, v) in batch.iter().zip(&values).filter(|b| *b.1 >= needed) {
@@ -123,7 +126,7 @@ pub(crate) fn judge(
     out
 }
 
-/// Other GPUs of the same hosts and counts.
+/// Variants: other GPUs of the same hosts and counts.
 struct Variants<'f> {
     free: &'f Allocation,
     left: usize,
@@ -131,7 +134,7 @@ struct Variants<'f> {
 }
 
 impl Variants<'_> {
-    /// Adds those variants of a batch that could be among the best.
+    /// Adds the variants of a batch that could be among the best.
     fn judge(
         &mut self,
         objective: &Objective,
@@ -148,7 +151,7 @@ impl Variants<'_> {
         }
         let mut those = Candidates::new();
         held_back.iter().for_each(|&i| those.push(batch.parts(i)));
-        // The bound of each with the best possible GPUs of the same hosts and counts.
+        // The upper bound of each candidate with the best possible GPUs of the same hosts and counts.
         let reach: Vec<f64> = match objective.rule() {
             Rule::Merge(m) if m.rule.is_some() => return,
             Rule::Merge(m) => {
@@ -175,7 +178,7 @@ impl Variants<'_> {
         }
     }
 
-    /// Every other combination of GPUs that could serve a candidate better among the jobs.
+    /// Every other combination of GPUs that could give a candidate a higher score among the jobs.
     fn of(&mut self, objective: &Objective, c: &[HostShare], out: &mut Candidates) {
         let choices: Vec<Vec<HostShare>> = c.iter().map(|p| self.of_part(objective, p)).collect();
         let combinations = choices.iter().fold(1usize, |n, v| n.saturating_mul(v.len()));
@@ -197,7 +200,7 @@ impl Variants<'_> {
         }
     }
 
-    /// The GPUs that can replace a share: as many, with the same NIC rate, and not worse in every respect.
+    /// The GPU sets that can replace a share: same count, same NIC rate, and better in at least one respect.
     fn of_part(&self, objective: &Objective, part: &HostShare) -> Vec<HostShare> {
         let table = objective.table();
         let counts: Box<dyn Fn(GpuMask) -> Vec<f64>> = match objective.rule() {
@@ -207,7 +210,8 @@ impl Variants<'_> {
         if counts(part.mask).is_empty() {
             return vec![*part];
         }
-        // What is compared: the own inside first; then, for merged sets, NIC rate and inside of every union; for physics the NICs shared.
+        // Compared: the own intra bandwidth; then, for merged sets, NIC rate and intra bandwidth of every union; for
+        // physics, the shared NICs.
         let mut kept: Vec<(HostShare, Vec<f64>)> = vec![(*part, counts(part.mask))];
         for m in self.free.mask(part.host).subsets().filter(|m| m.count() == part.mask.count() && *m != part.mask) {
             let p = table.part(part.host, m);
@@ -229,7 +233,7 @@ impl Variants<'_> {
     }
 }
 
-/// For the jobs on a host: NIC rate and inside of their union with some GPUs, one after the other.
+/// For each job on a host: NIC rate and intra bandwidth of the union of its GPUs with the given GPUs.
 fn unions<'a>(objective: &'a Objective, merge: &Merge, host: HostId) -> Box<dyn Fn(GpuMask) -> Vec<f64> + 'a> {
     let jobs = merge.on_host(host);
     let table = objective.table();
@@ -245,7 +249,7 @@ fn unions<'a>(objective: &'a Objective, merge: &Merge, host: HostId) -> Box<dyn 
 
 fn no_worse(rule: &Rule, a: &[f64], b: &[f64]) -> bool {
     match rule {
-        // Pairs of NIC rate, which must agree since a correction may prefer either, and inside.
+        // Pairs of NIC rate and intra bandwidth. NIC rates must agree, since a correction may prefer either.
         Rule::Merge(_) => a.chunks(2).zip(b.chunks(2)).all(|(a, b)| a[0] == b[0] && a[1] >= b[1]),
         Rule::Physical(_) => a == b,
     }

@@ -1,7 +1,7 @@
 //! Contention by physics: the flows of all jobs over the NICs and links that they share, max-min fair ([`fabric::RunningClaims`]).
 //!
-//! A job's demand is its bandwidth without other jobs. Running jobs share links among themselves before the new job comes; a job without
-//! contention keeps its demand.
+//! A job's demand is its bandwidth without other jobs. Running jobs share links among themselves before the new job
+//! starts. A job without contention keeps its demand.
 
 use crate::objective::{Effect, Running};
 use fabric::{Claim, Fabric, RunningClaims};
@@ -15,7 +15,7 @@ pub(crate) struct Sharing<'c> {
 }
 
 impl<'c> Sharing<'c> {
-    /// Of running jobs that span hosts. O(jobs x their NICs).
+    /// The claims of running jobs that span hosts. O(jobs x their NICs).
     pub(crate) fn new(cluster: &'c Cluster, model: &dyn BandwidthModel, size: Bytes, running: &[Running]) -> Self {
         let fabric = model.physics().map_or_else(|| Fabric::new(cluster), |t| t.on(cluster));
         let claim = |r: &Running| Claim {
@@ -26,7 +26,7 @@ impl<'c> Sharing<'c> {
         Sharing { fabric, jobs }
     }
 
-    /// The effect of one candidate. Hosts without jobs cost nothing where no job uses links above the hosts.
+    /// The effect of one candidate. Hosts without jobs cost no time if no job uses links above the hosts.
     fn effect(&self, collective: Collective, size: Bytes, candidate: &Allocation, alone_gb_per_s: f64) -> Effect {
         let mut effect = Effect {
             alone_gb_per_s,
@@ -47,8 +47,8 @@ impl<'c> Sharing<'c> {
         effect
     }
 
-    /// For some GPUs of a host: how many NICs they use and which of them they would share with running jobs; empty where no job uses NICs
-    /// of the host.
+    /// For GPUs of a host: the number of NICs they use, and which of these NICs running jobs use; empty if no job uses
+    /// NICs of the host.
     pub(crate) fn shared_nics(&self, host: HostId) -> Box<dyn Fn(GpuMask) -> Vec<f64> + '_> {
         let used = self.jobs.nics_in_use(host);
         let (cluster, ty) = (self.fabric.cluster(), self.fabric.cluster().type_of(host));

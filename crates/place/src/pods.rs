@@ -1,32 +1,34 @@
-//! Pods: the counts per host that they can fill exactly, and the host and GPUs of each.
+//! Pods: the counts per host that pods can fill exactly, and the host and GPUs of each pod.
 
 use crate::baselines::packed;
 use predict::HostShareTable;
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Cluster, GPUS_PER_HOST_MAX, GpuMask, HostId};
 
-/// Most sets of remaining pods that packing looks at.
+/// Maximum number of sets of remaining pods that packing examines.
 const SETS_MAX: usize = 1 << 16;
-/// Most entries in all these sets together, 8 bytes each.
+/// Maximum number of entries in all these sets together, 8 bytes each.
 const ENTRIES_MAX: usize = 1 << 20;
-/// Most tries of a fill on an entry: about a tenth of a second.
+/// Maximum number of attempts to apply a fill to an entry; takes about a tenth of a second.
 const TRIES_MAX: u64 = 1 << 25;
 
-/// A state that is not computed yet.
+/// A state that is not yet computed.
 const UNKNOWN: u32 = u32::MAX;
 /// A count that no packing reaches.
 const DEAD: u32 = u32::MAX - 1;
 
-/// All ways to pack pods into hosts at once: a state is the set of what may remain of the larger pods after the counts so far.
+/// All ways to pack pods into hosts at once. A state is the set of possible remainders of the larger pods after the
+/// counts so far.
 ///
-/// Pods of the smallest size need no place in it: their number follows from the GPUs that are left. So pods of one size have one state
-/// per number of GPUs left, whatever their number. What remains is one number, whose digits (of mixed radix) count the larger sizes.
+/// Pods of the smallest size are not part of a remainder: their number follows from the GPUs that are left. So pods of
+/// a single size need only one state per number of GPUs left. A remainder is one number in mixed radix, whose digits
+/// count the pods of the larger sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Packing {
-    /// Sizes but the smallest, ascending, with the value of their digit and how many there are.
+    /// All sizes except the smallest, ascending, with the value of their digit and the number of pods.
     larger: Vec<Size>,
     smallest: usize,
-    /// `fills[count - 1]`: every way to fill so many GPUs.
+    /// `fills[count - 1]`: every way to fill `count` GPUs.
     fills: Vec<Vec<Fill>>,
     states: Vec<State>,
     index: HashMap<(usize, Vec<u64>), u32>,
@@ -44,26 +46,26 @@ struct Size {
 /// One way to fill a host.
 #[derive(Clone, Debug)]
 struct Fill {
-    /// Pods of each larger size.
+    /// Number of pods of each larger size.
     taken: Vec<u64>,
-    /// The same as a number.
+    /// The same as one number in mixed radix.
     code: u64,
-    /// Pods of the smallest size.
+    /// Number of pods of the smallest size.
     small: usize,
 }
 
 #[derive(Clone, Debug)]
 struct State {
-    /// GPUs of all pods that remain.
+    /// GPUs of all remaining pods.
     gpus: usize,
     /// The possible remainders, ascending.
     remaining: Vec<u64>,
-    /// `next[count - 1]`.
+    /// `next[count - 1]`: the state after `count` GPUs on the next host.
     next: [u32; GPUS_PER_HOST_MAX],
 }
 
 impl Packing {
-    /// True without pods, or with pods of one GPU only, which fill any count.
+    /// True without pods, or if all pods have one GPU; such pods fill any count.
     pub fn none() -> Self {
         Packing {
             larger: Vec::new(),
@@ -76,7 +78,7 @@ impl Packing {
         }
     }
 
-    /// Of these pods; None if their sizes are too many to be one number.
+    /// The packing of these pods; None if they have too many sizes for a remainder to fit into one number.
     pub fn new(pods: &[usize]) -> Option<Self> {
         let mut by_size: BTreeMap<usize, u64> = BTreeMap::new();
         pods.iter().for_each(|p| *by_size.entry(*p).or_default() += 1);
@@ -96,7 +98,7 @@ impl Packing {
         Some(packing)
     }
 
-    /// Every way to fill `count` GPUs, with any number of pods.
+    /// Every way to fill `count` GPUs, from an unlimited number of pods.
     fn fills_of(&self, count: usize) -> Vec<Fill> {
         let mut partial = vec![(Vec::new(), 0, count)];
         for size in &self.larger {
@@ -114,7 +116,7 @@ impl Packing {
         partial.into_iter().filter(whole).map(fill).collect()
     }
 
-    /// Every pod remains.
+    /// The state in which every pod remains.
     pub fn start(&self) -> u32 {
         0
     }
@@ -129,7 +131,8 @@ impl Packing {
         id
     }
 
-    /// Computes the states after `count` GPUs on the next host; false beyond [`SETS_MAX`], [`ENTRIES_MAX`] or [`TRIES_MAX`].
+    /// Computes the states after `count` GPUs on the next host; false beyond [`SETS_MAX`], [`ENTRIES_MAX`] or
+    /// [`TRIES_MAX`].
     pub fn prepare(&mut self, state: u32, count: usize) -> bool {
         let Some(from) = self.states.get(state as usize) else { return true };
         if count == 0 || count > GPUS_PER_HOST_MAX || from.next[count - 1] != UNKNOWN {
@@ -152,7 +155,7 @@ impl Packing {
         true
     }
 
-    /// True if `remaining` (of `gpus` GPUs with the smallest pods) has enough pods for a fill.
+    /// True if `remaining` (of `gpus` GPUs including the smallest pods) contains the pods of a fill.
     fn leads(&self, gpus: usize, remaining: u64, fill: &Fill) -> bool {
         let mut larger = 0;
         for (size, taken) in self.larger.iter().zip(&fill.taken) {
@@ -165,7 +168,7 @@ impl Packing {
         fill.small <= (gpus - larger) / self.smallest
     }
 
-    /// The state after `count` GPUs on the next host; None if no packing leads there (or it was not prepared).
+    /// The state after `count` GPUs on the next host; None if no packing leads there, or if the state was not prepared.
     pub fn take(&self, state: u32, count: usize) -> Option<u32> {
         match self.states.get(state as usize) {
             None => Some(state),
@@ -174,7 +177,8 @@ impl Packing {
     }
 }
 
-/// The sizes of the pods on each host so that they fill `counts` exactly, largest first on each; None if they cannot. Deterministic.
+/// The sizes of the pods on each host, largest first, that fill `counts` exactly; None if no packing does.
+/// Deterministic.
 pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> {
     if pods.iter().sum::<usize>() != counts.iter().sum::<usize>() {
         return None;
@@ -189,7 +193,7 @@ pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> 
         packing.prepare(at, c).then_some(())?;
         path.push(packing.take(at, c)?);
     }
-    // Backwards from the empty remainder, through states that can reach the next one.
+    // Backwards from the empty remainder, through states from which the next one is reachable.
     let mut after = 0u64;
     let mut out: Vec<Vec<usize>> = Vec::with_capacity(counts.len());
     for (&c, &state) in counts.iter().zip(&path).rev() {
@@ -209,8 +213,8 @@ pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> 
     Some(out)
 }
 
-/// The GPUs of every pod in the request's order, for a choice given host by host in rank order: pods of one size are numbered in that
-/// order too, so that pod 0 holds the first ranks. None if the pods do not fill the counts.
+/// The GPUs of every pod in the request's order, for a choice given host by host in rank order. Pods of one size are
+/// numbered in that order, so pod 0 holds the first ranks. None if the pods do not fill the counts.
 pub fn place_pods(
     table: &HostShareTable,
     pods: &[usize],
@@ -231,10 +235,10 @@ pub fn place_pods(
     Some(out)
 }
 
-/// Where a packing scheduler would put pods: the largest first, each on the fullest host that still holds it, touched hosts before others;
-/// on every host the most compact GPUs. None if one does not fit. O(pods x hosts).
+/// The choice of a packing scheduler for pods: the largest pods first, each on the fullest host that still holds it,
+/// hosts in use before others; on every host the most compact GPUs. None if a pod does not fit. O(pods x hosts).
 ///
-/// Source: kube-scheduler's MostAllocated scoring and Kueue's and KAI's packing do this per pod.
+/// Source: the MostAllocated scoring of kube-scheduler and the packing of Kueue and KAI do this per pod.
 pub fn packed_pods(cluster: &Cluster, free: &Allocation, pods: &[usize]) -> Option<Allocation> {
     let mut sizes = pods.to_vec();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -249,27 +253,28 @@ pub fn packed_pods(cluster: &Cluster, free: &Allocation, pods: &[usize]) -> Opti
     Some(Allocation::new(compact.collect::<Option<Vec<_>>>()?.iter().flat_map(|a| a.parts().to_vec())))
 }
 
-/// Cuts a host's GPUs into pods of these sizes (largest first): the worst-connected pod as well connected as possible, then the sum; between
-/// equals low indices together. Ascending by first GPU. O(3^GPUs) at worst, a few hundred steps on eight GPUs.
+/// Divides a host's GPUs into pods of these sizes (largest first). The first criterion is the bandwidth of the
+/// worst-connected pod, the second the sum over pods; ties go to neighbouring low indices. Ascending by first GPU.
+/// O(3^GPUs) at worst, a few hundred steps for eight GPUs.
 fn split(table: &HostShareTable, host: HostId, mask: GpuMask, sizes: &[usize]) -> Vec<GpuMask> {
     struct Split<'a> {
         table: &'a HostShareTable,
         host: HostId,
         sizes: &'a [usize],
-        /// Best `(worst, sum)` and its first pod, by the GPUs that are left, which determine the number of placed pods.
+        /// Best `(worst, sum)` and its first pod, by the remaining GPUs, which determine the number of placed pods.
         memo: HashMap<u32, (f64, f64, GpuMask)>,
     }
     impl Split<'_> {
         fn best(&mut self, pod: usize, left: GpuMask) -> (f64, f64, GpuMask) {
             let Some(&size) = self.sizes.get(pod) else { return (f64::INFINITY, 0.0, GpuMask::EMPTY) };
             if size == 1 {
-                // Pods of one GPU have no links inside.
+                // Pods of one GPU have no internal links.
                 return (f64::INFINITY, 0.0, GpuMask(left.0 & left.0.wrapping_neg()));
             }
             if let Some(b) = self.memo.get(&left.0) {
                 return *b;
             }
-            // Only pods of this size are left, and one must hold the lowest GPU: let it be this one.
+            // Only pods of this size remain, and one of them must hold the lowest GPU. Place that one first.
             let last_size = self.sizes.last() == Some(&size);
             let mut best = (f64::NEG_INFINITY, 0.0, GpuMask::EMPTY);
             for m in left.subsets().filter(|m| m.count() == size) {

@@ -1,8 +1,9 @@
-//! When an answer leaves the simple rule.
+//! The conditions under which an answer differs from the simple rule.
 //!
-//! A model leaves the choice of [`crate::rule`] only where it predicts a gain beyond the slack; by default that is one standard deviation
-//! of the difference of the two predictions. Then, of all candidates within the slack of the best, the one that costs the cluster least
-//! wins ([`Cost`]), and between equal costs the one with the highest score.
+//! An answer differs from the choice of [`crate::rule`] only if the model predicts a gain larger than the slack. By
+//! default the slack is one standard deviation of the difference between the two predictions. Among all candidates
+//! within the slack of the best, the one of lowest cost ([`Cost`]) is chosen; among equal costs, the one with the
+//! highest score.
 
 use crate::cost::{Cost, tidiness};
 use crate::exact::{Scored, TIE};
@@ -10,17 +11,17 @@ use std::fmt;
 use std::str::FromStr;
 use topology::{Allocation, Cluster};
 
-/// The bandwidth that an answer gives up for fewer hosts, fewer switches, an even split and whole hosts.
+/// The bandwidth that an answer may give up for fewer hosts, fewer switches, an even split and entirely free hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Slack {
-    /// So many standard deviations of the difference of two predictions.
+    /// This number of standard deviations of the difference of two predictions.
     Deviations(f64),
     /// A share of the best candidate's bandwidth, 0 to 1.
     Share(f64),
 }
 
 impl Slack {
-    /// Bandwidth alone decides.
+    /// No slack: bandwidth alone decides.
     pub const NONE: Slack = Slack::Share(0.0);
 
     /// The slack between the best candidate and another, GB/s.
@@ -31,20 +32,20 @@ impl Slack {
         }
     }
 
-    /// True if it gives up nothing.
+    /// True if the slack is zero.
     pub fn is_none(self) -> bool {
         matches!(self, Slack::Share(v) | Slack::Deviations(v) if v == 0.0)
     }
 }
 
 impl Default for Slack {
-    /// One deviation of the difference.
+    /// One standard deviation of the difference.
     fn default() -> Self {
         Slack::Deviations(1.0)
     }
 }
 
-/// `5%` or `1sd`.
+/// Parses `5%` or `1sd`.
 impl FromStr for Slack {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -70,44 +71,44 @@ impl fmt::Display for Slack {
     }
 }
 
-/// Deviation of a score, GB/s: that of the prediction, scaled as the score is.
+/// Standard deviation of a score, GB/s: that of the prediction, scaled like the score.
 pub(crate) fn deviation(s: &Scored) -> f64 {
     s.prediction.std_gb_per_s / s.prediction.busbw_gb_per_s.max(1e-9) * s.score_gb_per_s.abs()
 }
 
-/// What an answer's choice costs, and what it gains over the simple rule.
+/// Cost of an answer's choice, and its gain over the simple rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Price {
-    /// What the choice costs the cluster.
+    /// Cost of the choice to the cluster.
     pub cost: Cost,
-    /// What the rule's choice would cost; None where the rule has none that keeps the limits.
+    /// Cost of the rule's choice; None if no choice of the rule satisfies the request.
     pub rule_cost: Option<Cost>,
-    /// Score of the choice less that of the rule's, GB/s.
+    /// Score of the choice minus that of the rule's choice, GB/s.
     pub gained_gb_per_s: f64,
-    /// The gain that was needed to leave the rule, GB/s.
+    /// Minimum gain for an answer that differs from the rule, GB/s.
     pub slack_gb_per_s: f64,
-    /// Is the choice the rule's, or one of the same cost?
+    /// True if the choice is the rule's, or one of the same cost.
     pub keeps_rule: bool,
 }
 
-/// Candidates between which the policy decides.
+/// The candidates among which the policy chooses.
 pub(crate) struct Field<'a> {
     pub cluster: &'a Cluster,
     /// The free GPUs before any constraint.
     pub free: &'a Allocation,
     pub slack: Slack,
-    /// Most hosts of any reading that the model learned from.
+    /// Largest number of hosts in any reading from which the model learned.
     pub hosts_measured_max: Option<usize>,
 }
 
-/// Readings support allocations of up to so many times their most hosts.
+/// Readings support predictions for up to this multiple of their largest number of hosts.
 const HOSTS_BEYOND_READINGS: usize = 2;
-/// Relative deviation of a prediction that readings do not support: that of the physics alone.
+/// Relative standard deviation of a prediction that readings do not support: the deviation of the physical bound.
 const UNSUPPORTED_SD: f64 = 0.3;
 
 impl Field<'_> {
-    /// The gain that `best` needs over another, GB/s. A prediction for many more hosts than were measured is no more certain than the physics,
-    /// so that it leaves an allocation on fewer hosts only for much.
+    /// The minimum gain of `best` over another candidate, GB/s. A prediction for many more hosts than were measured is
+    /// as uncertain as the physical bound, so leaving an allocation on fewer hosts then needs a large gain.
     fn slack_between(&self, best: &Scored, other: &Scored) -> f64 {
         let (hosts, others) = (best.allocation.host_count(), other.allocation.host_count());
         let unsupported = self.hosts_measured_max.is_some_and(|m| hosts > HOSTS_BEYOND_READINGS * m) && hosts > others;
@@ -119,7 +120,8 @@ impl Field<'_> {
         Cost::of(self.cluster, self.free, &s.allocation)
     }
 
-    /// Which candidate is chosen. `best`: the one with the highest value; `rule`: the simple rule's, if there is one.
+    /// Index of the chosen candidate. `best`: the candidate with the highest value; `rule`: the simple rule's, if there
+    /// is one.
     pub fn choose(&self, all: &[Scored], best: usize, rule: Option<usize>) -> usize {
         if self.slack.is_none() || all[best].allocation.gpu_count() < 2 {
             return best;
@@ -128,7 +130,7 @@ impl Field<'_> {
             |i: usize| all[best].score_gb_per_s - all[i].score_gb_per_s <= self.slack_between(&all[best], &all[i]);
         match rule {
             Some(r) if near(r) => {
-                // The rule leaves open which of several equal hosts it takes: there the model decides.
+                // The rule does not distinguish equal hosts; among these the model decides.
                 let cost = self.cost(&all[r]);
                 let equal = (0..all.len()).filter(|i| *i == r || self.cost(&all[*i]) == cost);
                 equal.reduce(|a, b| if self.prefers(&all[b], &all[a]) { b } else { a }).unwrap_or(r)
@@ -144,7 +146,7 @@ impl Field<'_> {
         }
     }
 
-    /// Is `a` better than `b`, both of one cost?
+    /// True if `a` is better than `b`; both have the same cost.
     fn prefers(&self, a: &Scored, b: &Scored) -> bool {
         let value = |s: &Scored| s.score_gb_per_s - crate::exact::CAUTION_SDS * deviation(s);
         let (x, y) = (value(a), value(b));

@@ -1,18 +1,19 @@
-//! The same rails on every host, in fabrics where rails have switches of their own.
+//! Moves GPUs to the same rails on every host, in fabrics where rails have their own switches.
 //!
-//! There, hosts reach each other over the rails that all of them use: over others they pass the layer above, or nothing at all. Searches take
-//! GPUs host by host; this moves a candidate's GPUs to common rails where free ones are at hand.
+//! In such fabrics, hosts communicate directly only over the rails that all of them use. Traffic between different
+//! rails passes the layer above, or has no path. Searches take GPUs host by host; this module moves a candidate's GPUs
+//! to common rails if free ones exist.
 
 use topology::{Allocation, Cluster, GpuMask, HostId};
 
-/// The counts of a candidate on the GPUs whose rails most of its hosts can use; None where nothing moves, or where no rail has a switch of its
-/// own. O(hosts x GPUs).
+/// The counts of a candidate on the GPUs whose rails most of its hosts can use; None if no GPU moves, or if no rail has
+/// its own switch. O(hosts x GPUs).
 pub(crate) fn aligned(cluster: &Cluster, free: &Allocation, a: &Allocation) -> Option<Allocation> {
     cluster.network.rails?;
     if a.host_count() < 2 {
         return None;
     }
-    // A rail is worth the hosts that have a free GPU next to it.
+    // The value of a rail is the number of hosts that have a free GPU next to it.
     let mut hosts_of_rail = [0u32; 32];
     for &(h, _) in a.parts() {
         let nics = cluster.type_of(h).nics_touched(free.mask(h));

@@ -1,22 +1,26 @@
-//! The order in which a job should number its GPUs.
+//! The recommended rank order of a job's GPUs.
 //!
 //! NCCL numbers hosts in the order of the ranks, and its rings visit the hosts in that order. Rules for a good order:
 //!
-//! 1. Hosts below one switch belong together: a ring then enters and leaves every switch once, which is what `fabric` assumes when it
-//!    counts the bytes over oversubscribed uplinks.
-//! 2. Otherwise hosts with most GPUs first, as in the measured tables that predictions rest on.
-//! 3. A host that gives all of eight or more GPUs, each next to its own NIC, lets NCCL's ring search return crossNic 2; then, if the
-//!    hosts agree on an even number of search channels, NCCL exchanges channel pairs on odd-numbered hosts. On a host with two to four
-//!    GPUs that makes GPUs receive from another GPU's NIC: three hosts 8+8+3, whose host of 3 GPUs is number 2, read 128 GB/s; 8+8+8+3,
-//!    where it is number 3, read 90 (`facts/nccl-graph-search.md`, the steps, 4, and "Use"). So hosts of 3, then 4, then 2 GPUs (their
-//!    losses: 25 to 30 %, 3 to 15 %, up to 5 %) take even places where they can. At two hosts NCCL takes trees, and the order stays.
+//! 1. Hosts below one switch are consecutive: a ring then enters and leaves every switch once. `fabric` assumes this
+//!    order when it counts the bytes over oversubscribed uplinks.
+//! 2. Among these, hosts with the most GPUs come first, as in the measured tables on which predictions are based.
+//! 3. Hosts of 3, then 4, then 2 GPUs take even positions where possible; their losses at odd positions are 25 to 30 %,
+//!    3 to 15 % and up to 5 %. Reason: a host that gives all of its eight or more GPUs, each next to its own NIC, lets
+//!    NCCL's ring search return crossNic 2. If the hosts then agree on an even number of search channels, NCCL exchanges
+//!    channel pairs on odd-numbered hosts. On a host with two to four GPUs, this makes GPUs receive from another GPU's
+//!    NIC. Readings: 128 GB/s on three hosts 8+8+3, where the host of 3 GPUs is number 2; 90 GB/s on 8+8+8+3, where it
+//!    is number 3 (`facts/nccl-graph-search.md`, the steps, 4, and "Use"). On two hosts NCCL uses trees, and the order
+//!    stays.
 //!
-//! Rule 3 is inferred from one table, in which the hosts were not permuted. Over all 450 count vectors of three and four H100 hosts, `fabric`
-//! at 2 GiB never calls this order slower than rule 2's, and no other order is more than 3 % faster (a test). Inside a host, ranks follow the GPU indices, pod by pod, so that equal local ranks meet on one rail where hosts give the same GPUs.
+//! Rule 3 is inferred from one table, in which the hosts were not permuted. A test covers all 450 count vectors of
+//! three and four H100 hosts with `fabric` at 2 GiB: this order is never slower than that of rule 2, and no other order
+//! is more than 3 % faster. Inside a host, ranks follow the GPU indices, pod by pod, so that equal local ranks meet on
+//! one rail where hosts give the same GPUs.
 
 use topology::{Cluster, GpuId, GpuMask, HostId};
 
-/// Fewest GPUs, each with its own NIC, of a host whose rings cross NICs.
+/// Minimum number of GPUs, each with its own NIC, of a host whose rings cross NICs.
 const CROSSING_GPUS_MIN: usize = 8;
 /// Counts of GPUs per host that lose bandwidth at an odd position, largest loss first.
 const SENSITIVE_COUNTS: [usize; 3] = [3, 4, 2];
@@ -24,7 +28,8 @@ const SENSITIVE_COUNTS: [usize; 3] = [3, 4, 2];
 /// The hosts of a choice in rank order. O(hosts log hosts + small hosts x hosts).
 pub fn host_order(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> Vec<(HostId, GpuMask)> {
     let mut order = parts.to_vec();
-    // Switches of every tier, highest first, by their biggest share of the job, so that every switch's hosts are one run.
+    // Switches of every tier, highest first, ordered by their largest share of the job, so that the hosts of every
+    // switch are consecutive.
     let tiers = cluster.tiers().len();
     let weight = |tier: usize, h: HostId| -> (std::cmp::Reverse<usize>, usize) {
         let switch = cluster.switch_of(tier, h);
@@ -53,7 +58,7 @@ fn crosses_nics(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> bool {
             && ty.nics_touched(m).count_ones() as usize == n
             && n.is_multiple_of(2)
     });
-    // Search channels of a host: two for every NIC up to four, one for every NIC beyond; the fewest of all hosts count.
+    // Search channels of a host: two per NIC up to four NICs, one per NIC beyond. The minimum over all hosts counts.
     let channels = |&(h, m): &(HostId, GpuMask)| {
         let nics = cluster.type_of(h).nics_touched(m).count_ones();
         if nics <= 4 { 2 * nics } else { nics }
@@ -61,7 +66,7 @@ fn crosses_nics(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> bool {
     crossing && parts.iter().map(channels).min().is_some_and(|n| n.is_multiple_of(2))
 }
 
-/// Moves sensitive hosts to even positions by exchanging them with less sensitive hosts below the same switch.
+/// Moves sensitive hosts to even positions by swapping them with less sensitive hosts below the same switch.
 fn spare_small_hosts(cluster: &Cluster, order: &mut [(HostId, GpuMask)]) {
     let loss = |p: &(HostId, GpuMask)| match SENSITIVE_COUNTS.iter().position(|c| *c == p.1.count()) {
         Some(i) => SENSITIVE_COUNTS.len() - i,
@@ -84,7 +89,8 @@ fn spare_small_hosts(cluster: &Cluster, order: &mut [(HostId, GpuMask)]) {
     }
 }
 
-/// Every GPU in rank order: host by host, on each pod by pod (by lowest GPU), in each by index. `pods` may be empty.
+/// Every GPU in rank order: host by host, on each host pod by pod (by lowest GPU), in each pod by index. `pods` may be
+/// empty.
 pub fn rank_order(hosts: &[(HostId, GpuMask)], pods: &[(HostId, GpuMask)]) -> Vec<GpuId> {
     let mut of_host: std::collections::HashMap<HostId, Vec<GpuMask>> = std::collections::HashMap::new();
     for &(h, m) in pods {

@@ -1,7 +1,8 @@
-//! Requests as JSON: one line, one request.
+//! Requests as JSON, one request per line.
 //!
-//! Unknown fields are refused, since a misspelt field would be ignored silently; `null` means absent. The first fault
-//! is reported with a stable code and the path of the field. [`crate::Request::usable`] decides whether the request can be met.
+//! Unknown fields are refused, so that a misspelt field is not ignored silently; `null` means absent. The first fault
+//! is reported with a stable code and the path of the field. [`crate::Request::usable`] decides whether the request can
+//! be met.
 
 mod strict;
 
@@ -14,9 +15,9 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId, ListError, ListErrorKind, ListReader, diagnose};
 
-/// Longest request line, bytes: ten thousand GPUs in text are under 200 kB.
+/// Maximum length of a request line, bytes: ten thousand GPUs in text are under 200 kB.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
-/// Longest message, characters: hostile input must not be echoed in full.
+/// Maximum length of a message, characters: hostile input must not be echoed in full.
 const MESSAGE_CHARS_MAX: usize = 400;
 
 const FIELDS: [&str; 12] = [
@@ -54,15 +55,15 @@ const JOB: [&str; 4] = ["id", "gpus", "demand_gb_per_s", "duty"];
 /// A fault of a request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bad {
-    /// Stable, for scripts: `bad_request`, `unknown_gpu`, `duplicate_gpu`, `unknown_host`, `unknown_search`, or that of a
-    /// [`crate::Refusal`].
+    /// Stable code for scripts: `bad_request`, `unknown_gpu`, `duplicate_gpu`, `unknown_host`, `unknown_search`, or the
+    /// code of a [`crate::Refusal`].
     pub code: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 
 impl Bad {
-    /// With a message that is cut to a readable length.
+    /// A fault whose message is cut to a readable length.
     pub fn new(code: &'static str, message: impl Display) -> Self {
         let mut message = message.to_string();
         if let Some((at, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
@@ -75,7 +76,7 @@ impl Bad {
         Bad::new("bad_request", message)
     }
     fn at(path: &str, found: &Value, expected: &str) -> Self {
-        // Printing a long list costs time; its beginning is enough.
+        // Printing a long list costs time, so only its beginning is printed.
         let found = match found {
             Value::Array(a) => format!("a list of {}", a.len()),
             Value::Object(_) => "an object".to_owned(),
@@ -92,16 +93,16 @@ impl From<crate::Refusal> for Bad {
     }
 }
 
-/// Defaults for fields that a line leaves out.
+/// Defaults for fields that a line omits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Defaults {
     /// Message size.
     pub size: Bytes,
-    /// How jobs share.
+    /// How jobs share links.
     pub contention: Contention,
     /// Weight of the bandwidth that running jobs lose.
     pub loss_weight: f64,
-    /// The bandwidth that is given up for fewer hosts, fewer switches, an even split and whole hosts.
+    /// The bandwidth that an answer may give up for fewer hosts, fewer switches, an even split and entirely free hosts.
     pub slack: Slack,
 }
 
@@ -110,11 +111,11 @@ pub struct Defaults {
 pub struct Asked {
     /// The request.
     pub request: Request,
-    /// The search, if it names one: a name of the reader's [`Registry`].
+    /// The search that the line names, if any: a name in the reader's [`Registry`].
     pub search: Option<&'static str>,
 }
 
-/// Reads requests for one cluster; built once, then O(length) per line.
+/// Reads requests for one cluster. Built once; then O(length) per line.
 pub struct Reader<'a> {
     lists: ListReader<'a>,
     defaults: Defaults,
@@ -137,12 +138,12 @@ impl<'a> Reader<'a> {
         self.lists.cluster()
     }
 
-    /// The defaults for fields that a line leaves out.
+    /// The defaults for fields that a line omits.
     pub fn defaults(&self) -> &Defaults {
         &self.defaults
     }
 
-    /// One line: its `id` (null if it has none) and its request.
+    /// Reads one line: its `id` (null if absent) and its request.
     pub fn line(&self, line: &[u8]) -> (Value, Result<Asked, Bad>) {
         if line.len() > LINE_BYTES_MAX {
             return (Value::Null, Err(Bad::request(format!("the line is longer than {LINE_BYTES_MAX} bytes"))));
@@ -156,7 +157,7 @@ impl<'a> Reader<'a> {
         (id, asked)
     }
 
-    /// A whole request.
+    /// Reads a whole request.
     pub fn request(&self, v: &Value) -> Result<Asked, Bad> {
         let map = object(v, "", "a request is a JSON object", &FIELDS)?;
         let field = |name: &str| get(map, name);
@@ -212,12 +213,13 @@ impl<'a> Reader<'a> {
         Ok(Asked { request, search })
     }
 
-    /// Running jobs as JSON text; see [`Reader::jobs`].
+    /// Reads running jobs from JSON text; see [`Reader::jobs`].
     pub fn jobs_of_text(&self, text: &str) -> Result<Vec<Job>, Bad> {
         self.jobs(&json(text.as_bytes())?)
     }
 
-    /// Running jobs: `[{"id": "a", "gpus": ["n0:0", ...], "demand_gb_per_s": 40.0}, ...]`; `id` may be a whole number.
+    /// Reads running jobs: `[{"id": "a", "gpus": ["n0:0", ...], "demand_gb_per_s": 40.0}, ...]`; `id` may be an
+    /// integer.
     pub fn jobs(&self, v: &Value) -> Result<Vec<Job>, Bad> {
         let list = v.as_array().ok_or_else(|| Bad::at("jobs", v, "a list of jobs"))?;
         if list.len() > JOBS_MAX {
@@ -282,18 +284,18 @@ impl<'a> Reader<'a> {
         Ok(c)
     }
 
-    /// Hosts in the notation of [`topology::list`], each once. `what` names the field in errors.
+    /// Reads hosts in the notation of [`topology::list`], each once. `what` is the name of the field in errors.
     pub fn hosts<'s>(&self, items: impl Iterator<Item = &'s str>, what: &str) -> Result<Vec<HostId>, Bad> {
         self.lists.hosts(items).map_err(|e| refused(what, &e, "unknown_host"))
     }
 
-    /// GPUs in the notation of [`topology::list`]; one string may hold several items. A GPU named twice is an error.
-    /// `what` names the field in errors.
+    /// Reads GPUs in the notation of [`topology::list`]; one string may hold several items. A repeated GPU is an error.
+    /// `what` is the name of the field in errors.
     pub fn gpus<'s>(&self, items: impl Iterator<Item = &'s str>, what: &str) -> Result<Allocation, Bad> {
         self.lists.gpus(items).map_err(|e| refused(what, &e, "unknown_gpu"))
     }
 
-    /// The GPUs that are neither drained nor held by these jobs.
+    /// The GPUs that are neither drained nor used by these jobs.
     pub fn not_held(&self, jobs: &[Job]) -> Allocation {
         let mut held: HashMap<HostId, GpuMask> = HashMap::new();
         for &(h, m) in jobs.iter().flat_map(|j| j.gpus.parts()) {
@@ -305,7 +307,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A list's error; `unknown` is the code for names that the cluster does not have.
+/// The fault for an error in a list; `unknown` is the code for names that the cluster does not have.
 fn refused(what: &str, e: &ListError, unknown: &'static str) -> Bad {
     let code = match e.kind {
         ListErrorKind::UnknownHost | ListErrorKind::UnknownGpu => unknown,
@@ -315,7 +317,7 @@ fn refused(what: &str, e: &ListError, unknown: &'static str) -> Bad {
     Bad::new(code, format!("`{what}`: {e}"))
 }
 
-/// The GPUs without those that the cluster file drains.
+/// The GPUs except those that the cluster file drains.
 pub fn without_drained(cluster: &Cluster, a: &Allocation) -> Allocation {
     Allocation::new(a.parts().iter().map(|&(h, m)| (h, m.minus(cluster.host(h).drained))))
 }

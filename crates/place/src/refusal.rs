@@ -2,7 +2,7 @@
 
 use crate::request::{JOBS_MAX, PODS_MAX};
 
-/// Why a request cannot be met. `code` is stable for scripts.
+/// The reason why a request cannot be met. `code` is stable for scripts.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// `gpus` is 0.
@@ -11,29 +11,29 @@ pub enum Refusal {
     /// Not enough GPUs are free.
     #[error("{wanted} GPUs are requested and {free} are free")]
     NotEnough {
-        /// Requested.
+        /// GPUs requested.
         wanted: usize,
-        /// Free.
+        /// GPUs free.
         free: usize,
     },
-    /// The search space is beyond what exact search takes.
+    /// The search space is too large for exact search.
     #[error(
         "exact search would combine {combinations} candidates (limit {limit}); use --search threshold \
          (or auto, the default), or offer fewer hosts with --free"
     )]
     TooLarge {
-        /// Count vectors times masks.
+        /// Number of count vectors times masks.
         combinations: u128,
-        /// The limit.
+        /// Limit of that number.
         limit: u64,
     },
-    /// A pod of no GPU.
+    /// A pod has no GPUs.
     #[error("pod {pod} has 0 GPUs; every pod needs at least one, leave out pods without GPUs")]
     EmptyPod {
-        /// Its index, from 0.
+        /// Index of the pod, from 0.
         pod: usize,
     },
-    /// The pods do not sum up to the GPUs.
+    /// The GPUs of the pods do not add up to those of the request.
     #[error("the pods hold {pods} GPUs together, but {gpus} are asked for; leave out `gpus` or make them equal")]
     PodsSum {
         /// GPUs of all pods.
@@ -41,15 +41,15 @@ pub enum Refusal {
         /// GPUs of the request.
         gpus: usize,
     },
-    /// A kind of groups that is not sound.
+    /// A kind of groups is invalid.
     #[error("the group `{kind}` {why}")]
     BadGroup {
-        /// Its kind.
+        /// Name of the kind.
         kind: String,
-        /// What is wrong, in words.
+        /// The fault, in words.
         why: String,
     },
-    /// The sizes of groups do not multiply to the GPUs.
+    /// The product of the groups' sizes differs from the number of GPUs.
     #[error("the sizes of the groups multiply to {product}, but {gpus} GPUs are asked for; make them equal")]
     GroupsProduct {
         /// Product of the sizes.
@@ -57,18 +57,18 @@ pub enum Refusal {
         /// GPUs of the request.
         gpus: usize,
     },
-    /// More pods than [`PODS_MAX`].
+    /// The request has more than [`PODS_MAX`] pods.
     #[error("{pods} pods are requested; at most {} are allowed", PODS_MAX)]
     TooManyPods {
-        /// The number.
+        /// Number of pods.
         pods: usize,
     },
-    /// A pod that fits on no host.
+    /// A pod fits on no host.
     #[error("a pod needs {pod} GPUs on one host, but no host has more than {largest} usable; make the pod smaller")]
     PodTooLarge {
         /// GPUs of the pod.
         pod: usize,
-        /// Most usable GPUs on any host.
+        /// Largest number of usable GPUs on any host.
         largest: usize,
     },
     /// Enough GPUs are free, but the pods do not fit on the hosts.
@@ -79,9 +79,9 @@ pub enum Refusal {
     PodsDoNotFit {
         /// Number of pods.
         pods: usize,
-        /// GPUs that the constraints leave.
+        /// Number of GPUs that satisfy the constraints.
         usable: usize,
-        /// Hosts with usable GPUs.
+        /// Number of hosts with usable GPUs.
         hosts: usize,
         /// The limits on hosts, in words.
         limits: String,
@@ -91,7 +91,7 @@ pub enum Refusal {
     PodsTooMixed {
         /// Number of pods.
         pods: usize,
-        /// Different sizes.
+        /// Number of different sizes.
         sizes: usize,
     },
     /// No split over the hosts keeps the limits.
@@ -100,32 +100,32 @@ pub enum Refusal {
          relax them, or wait until more is free"
     )]
     NoSplit {
-        /// Requested.
+        /// GPUs requested.
         wanted: usize,
-        /// GPUs that the constraints leave.
+        /// Number of GPUs that satisfy the constraints.
         usable: usize,
-        /// Hosts with usable GPUs.
+        /// Number of hosts with usable GPUs.
         hosts: usize,
         /// The limits on hosts, in words.
         limits: String,
     },
-    /// The limits on hosts hold fewer GPUs than are asked for, whatever the split.
+    /// The limits on hosts allow fewer GPUs than requested, for every split.
     #[error("{gpus} GPUs are requested, but {}", tight_limits(*gpus, *hosts, *most, *each, *whole, *fit))]
     LimitsTooTight {
-        /// Requested.
+        /// GPUs requested.
         gpus: usize,
-        /// Most hosts; None: no limit.
+        /// Maximum number of hosts; None: no limit.
         hosts: Option<usize>,
-        /// Usable GPUs of the fullest so many hosts.
+        /// Usable GPUs of the fullest hosts, up to the limit.
         most: usize,
-        /// Most GPUs per host, if that is limited.
+        /// Maximum number of GPUs per host, if limited.
         each: Option<usize>,
-        /// GPUs of the largest so many hosts of the cluster, were all free.
+        /// GPUs of the largest hosts of the cluster, up to the limit, if all were free.
         whole: usize,
-        /// Hosts that hold the request; None if all together do not.
+        /// Number of hosts that hold the request; None if all hosts together do not.
         fit: Option<usize>,
     },
-    /// No host has as many GPUs as every host is to give.
+    /// No host has the minimum number of GPUs per host.
     #[error(
         "at least {least} GPUs per host are asked for, but {}",
         match *largest {
@@ -135,32 +135,32 @@ pub enum Refusal {
         }
     )]
     HostsTooSmall {
-        /// Requested.
+        /// GPUs requested.
         gpus: usize,
-        /// Fewest GPUs per host.
+        /// Minimum number of GPUs per host.
         least: usize,
-        /// Most usable GPUs on a host.
+        /// Largest number of usable GPUs on a host.
         largest: usize,
-        /// True if a host of the cluster has so many, which are not all usable.
+        /// True if a host of the cluster has that many GPUs, some of which are unusable.
         free: bool,
     },
     /// The request allows no GPU on any host.
     #[error("at most 0 GPUs per host are allowed; leave the limit out for any number")]
     NoGpusPerHost,
-    /// The request limits switches to none.
+    /// The request allows at most 0 switches.
     #[error("at most 0 switches are allowed; every host is below one, leave the limit out for any number")]
     NoSwitchesAllowed,
-    /// A level that the cluster does not have.
+    /// The cluster does not have the level.
     #[error("`{name}` is no level of this cluster; its levels are {known}{near}")]
     UnknownLevel {
-        /// The name.
+        /// Name of the level.
         name: String,
-        /// The levels, in words.
+        /// The levels of the cluster, in words.
         known: String,
         /// The nearest name, in words; may be empty.
         near: String,
     },
-    /// No set of so many switches of a tier has enough usable GPUs.
+    /// No set of switches of the tier within the limit has enough usable GPUs.
     #[error(
         "{gpus} GPUs do not fit below {max} {tier} switch{}: the fullest {} {largest} usable GPUs; {}",
         if *max == 1 { "" } else { "es" },
@@ -168,15 +168,15 @@ pub enum Refusal {
         nearest_switches(*needed, tier, *largest)
     )]
     SwitchesTooSmall {
-        /// Requested.
+        /// GPUs requested.
         gpus: usize,
         /// Name of the tier.
         tier: String,
-        /// Switches allowed.
+        /// Number of switches allowed.
         max: usize,
-        /// Usable GPUs below the fullest so many.
+        /// Usable GPUs below the fullest switches, up to the limit.
         largest: usize,
-        /// Switches that hold the request; None if all together do not.
+        /// Number of switches that hold the request; None if all switches together do not.
         needed: Option<usize>,
     },
     /// No host has enough usable GPUs.
@@ -184,37 +184,37 @@ pub enum Refusal {
         "{gpus} GPUs do not fit on one host: the freest has {largest} usable GPUs; ask for {largest}, or for a higher level{higher}"
     )]
     HostTooSmall {
-        /// Requested.
+        /// GPUs requested.
         gpus: usize,
-        /// Most usable GPUs on a host.
+        /// Largest number of usable GPUs on a host.
         largest: usize,
         /// The level above hosts, in words; may be empty.
         higher: String,
     },
-    /// A count per host that the GPUs are no multiple of.
+    /// The number of GPUs is not a multiple of the count per host.
     #[error(
         "{gpus} GPUs cannot be divided into {per_host} per host; the nearest are {}",
         multiples(*gpus, *per_host)
     )]
     PerHostDoesNotDivide {
-        /// Requested.
+        /// GPUs requested.
         gpus: usize,
-        /// Asked for on every host.
+        /// Requested GPUs per host.
         per_host: usize,
     },
-    /// Too few hosts have that many usable GPUs.
+    /// Too few hosts have the requested number of usable GPUs.
     #[error(
         "{gpus} GPUs at {per_host} per host need {wanted} hosts with {per_host} usable GPUs, and {there} have them; {}",
         nearest_per_host(*nearest, *gpus, *per_host, *there)
     )]
     PerHostDoesNotFit {
-        /// Requested.
+        /// GPUs requested.
         gpus: usize,
-        /// Asked for on every host.
+        /// Requested GPUs per host.
         per_host: usize,
-        /// Hosts needed.
+        /// Number of hosts needed.
         wanted: usize,
-        /// Hosts that have so many.
+        /// Number of hosts with enough usable GPUs.
         there: usize,
         /// The largest smaller count per host that fits.
         nearest: Option<usize>,
@@ -222,32 +222,32 @@ pub enum Refusal {
     /// No host satisfies the constraints.
     #[error("no host of the cluster {what}")]
     NoHostMatches {
-        /// The constraint, in words, and what the cluster has.
+        /// The constraint, in words, and the cluster's values.
         what: String,
     },
-    /// The constraints leave too few of the free GPUs.
+    /// The constraints exclude too many of the free GPUs.
     #[error("{wanted} GPUs are requested; {free} are free, but the constraints leave {usable} ({dropped}); relax them")]
     ConstraintsLeaveTooFew {
-        /// Requested.
+        /// GPUs requested.
         wanted: usize,
-        /// Free.
+        /// GPUs free.
         free: usize,
-        /// Of these, usable.
+        /// Free GPUs that are usable.
         usable: usize,
-        /// What dropped how many.
+        /// The constraints, each with the number of GPUs that it excluded.
         dropped: String,
     },
-    /// A host or GPU that the cluster does not have.
+    /// The cluster does not have the host or GPU.
     #[error("{what} names host number {host}, but the cluster has {hosts} hosts")]
     UnknownHost {
         /// The field that names it.
         what: String,
-        /// Its id.
+        /// Id of the host or GPU.
         host: u32,
-        /// Hosts of the cluster.
+        /// Number of hosts of the cluster.
         hosts: usize,
     },
-    /// GPUs that a host does not have.
+    /// The host does not have the GPUs.
     #[error("{what} names GPUs of host `{host}` that it does not have: {gpus}")]
     UnknownGpu {
         /// The field that names them.
@@ -257,7 +257,7 @@ pub enum Refusal {
         /// The GPUs.
         gpus: String,
     },
-    /// A running job's GPU is offered.
+    /// The free GPUs of the request include a GPU of a running job.
     #[error("GPU {gpu} is free and also held by running job `{job}`; take it out of `free` or end the job")]
     JobGpuIsFree {
         /// The job.
@@ -265,7 +265,7 @@ pub enum Refusal {
         /// The GPU.
         gpu: String,
     },
-    /// Two running jobs hold the same GPU.
+    /// Two running jobs use the same GPU.
     #[error("running jobs `{a}` and `{b}` both hold GPU {gpu}; a GPU belongs to one job")]
     JobsOverlap {
         /// One job.
@@ -275,54 +275,54 @@ pub enum Refusal {
         /// The GPU.
         gpu: String,
     },
-    /// Two running jobs with one name.
+    /// Two running jobs have the same name.
     #[error("two running jobs are named `{id}`; every job needs its own name")]
     DuplicateJob {
-        /// The name.
+        /// Name of the jobs.
         id: String,
     },
-    /// A running job without GPUs.
+    /// A running job has no GPUs.
     #[error("running job `{id}` holds no GPU; leave it out")]
     EmptyJob {
         /// The job.
         id: String,
     },
-    /// More jobs than [`JOBS_MAX`].
+    /// The request names more than [`JOBS_MAX`] running jobs.
     #[error("the request names {jobs} running jobs; at most {} are allowed", JOBS_MAX)]
     TooManyJobs {
-        /// The number.
+        /// Number of jobs.
         jobs: usize,
     },
-    /// A demand that is negative or not finite.
+    /// A demand is negative or not finite.
     #[error("running job `{id}` has a demand of {demand_gb_per_s} GB/s; give a finite number of at least 0")]
     BadDemand {
         /// The job.
         id: String,
-        /// What was given.
+        /// The given value.
         demand_gb_per_s: f64,
     },
-    /// A duty cycle out of range.
+    /// A duty cycle is out of range.
     #[error(
         "running job `{id}` has a duty cycle of {duty}; give the share of the time in which it communicates, 0 to 1"
     )]
     BadDuty {
         /// The job.
         id: String,
-        /// What was given.
+        /// The given value.
         duty: f64,
     },
-    /// A weight out of range.
+    /// A weight is out of range.
     #[error(
         "`loss_weight` is {loss_weight}; give a finite number of at least 0 (0: what running jobs lose does not matter)"
     )]
     BadLossWeight {
-        /// What was given.
+        /// The given value.
         loss_weight: f64,
     },
-    /// The request limits hosts to none.
+    /// The request allows at most 0 hosts.
     #[error("at most 0 hosts are allowed; a job needs one, leave the limit out for any number")]
     NoHostsAllowed,
-    /// The search cannot honour a part of the request.
+    /// The search does not support a part of the request.
     #[error("search `{search}` cannot honour {what}; `--search exact` can")]
     Unsupported {
         /// The search.
@@ -338,15 +338,15 @@ pub enum Refusal {
     SearchTooLarge {
         /// The search.
         search: &'static str,
-        /// The number.
+        /// Number of candidates.
         evaluations: u128,
-        /// The limit.
+        /// Limit of that number.
         limit: u64,
     },
     /// A search that ignores pods and limits on hosts found only allocations that break them.
     #[error("search `{search}` found no allocation that keeps the request's pods and limits; use search `exact`")]
     SearchBreaksLimits {
-        /// Its name.
+        /// Name of the search.
         search: &'static str,
     },
 }
@@ -395,7 +395,7 @@ impl Refusal {
         }
     }
 
-    /// True if the request itself is wrong. Otherwise it may be met at another time, on another cluster or by another search.
+    /// True if the request itself is invalid. Otherwise another time, cluster or search may meet it.
     pub fn is_malformed(&self) -> bool {
         match self {
             Refusal::NotEnough { .. }
@@ -439,7 +439,7 @@ impl Refusal {
     }
 }
 
-/// The multiples of a count next to a number of GPUs, in words, or the counts that divide it.
+/// The multiples of a count nearest to a number of GPUs, in words, or the counts that divide that number.
 fn multiples(gpus: usize, each: usize) -> String {
     if each == 0 {
         return "1 or more per host".to_owned();
@@ -451,7 +451,7 @@ fn multiples(gpus: usize, each: usize) -> String {
     format!("{numbers} GPUs, or {} per host", dividing.join(", "))
 }
 
-/// What the hosts that a request allows hold, and what would hold it.
+/// The capacity of the hosts that a request allows, and the change that would make the request fit, in words.
 fn tight_limits(
     gpus: usize,
     hosts: Option<usize>,

@@ -7,21 +7,21 @@ pub use crate::refusal::Refusal;
 use std::collections::{HashMap, HashSet};
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
 
-/// Most pods of a request.
+/// Maximum number of pods of a request.
 pub const PODS_MAX: usize = 1 << 16;
-/// Most running jobs that a request names.
+/// Maximum number of running jobs that a request names.
 pub const JOBS_MAX: usize = 1 << 14;
 
 /// A request for GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Number of GPUs, 1 or more; with `pods` their sum.
+    /// Number of GPUs, 1 or more; with `pods` the sum of the pods.
     pub gpus: usize,
     /// The GPUs to choose from.
     pub free: Allocation,
     /// The message size to optimise for.
     pub size: Bytes,
-    /// GPUs of each pod; a pod lies on one host, several may share a host. Empty: any split is allowed.
+    /// GPUs of each pod. A pod lies on one host; several pods may share a host. Empty: any split is allowed.
     pub pods: Vec<usize>,
     /// Kinds of groups of ranks; the first is the lowest digit of a rank. Empty: all ranks communicate with all.
     pub groups: Vec<Group>,
@@ -33,12 +33,13 @@ pub struct Request {
     pub contention: Contention,
     /// Weight of bandwidth lost by running jobs relative to the new job's; 0 ignores it.
     pub loss_weight: f64,
-    /// The bandwidth that the answer gives up for fewer hosts, fewer switches, an even split and whole hosts.
+    /// The bandwidth that the answer may give up for fewer hosts, fewer switches, an even split and entirely free
+    /// hosts.
     pub slack: Slack,
 }
 
 impl Request {
-    /// `gpus` of the free GPUs without further constraints.
+    /// A request for `gpus` of the free GPUs without further constraints.
     pub fn new(gpus: usize, free: Allocation, size: Bytes) -> Self {
         Request {
             gpus,
@@ -54,8 +55,8 @@ impl Request {
         }
     }
 
-    /// Is the request sound: hosts and GPUs that exist, pods that sum up, limits kept, numbers that are numbers, jobs that share no GPU
-    /// with each other or with the free ones? O(pods + hosts of free GPUs, jobs and constraints).
+    /// Checks the request: hosts and GPUs exist, the pods add up, limits are kept, numbers are finite and in range,
+    /// jobs share no GPU with each other or with the free GPUs. O(pods + hosts of free GPUs, jobs and constraints).
     pub fn check(&self, cluster: &Cluster) -> Result<(), Refusal> {
         if self.gpus == 0 {
             return Err(Refusal::NoGpus);
@@ -152,34 +153,35 @@ fn known(cluster: &Cluster, a: &Allocation, what: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What the chosen GPUs must satisfy.
+/// Constraints on the chosen GPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Constraints {
-    /// Only these hosts; empty: all.
+    /// Only these hosts; empty: all hosts.
     pub only_hosts: Vec<HostId>,
     /// Not these hosts.
     pub excluded_hosts: Vec<HostId>,
     /// Only hosts whose GPUs are of this model or whose type has this name.
     pub gpu_type: Option<String>,
-    /// Fewest GPUs on any host that takes part; 0 and 1 ask nothing.
+    /// Minimum number of GPUs on every host that takes part; 0 and 1 mean no limit.
     pub gpus_per_host_min: usize,
-    /// Most hosts.
+    /// Maximum number of hosts.
     pub hosts_max: Option<usize>,
-    /// No NIC may be shared with a running job.
+    /// True if no NIC may be shared with a running job.
     pub exclusive_nics: bool,
     /// How the GPUs are divided among hosts.
     pub split: Split,
-    /// Most GPUs on any host.
+    /// Maximum number of GPUs on any host.
     pub gpus_per_host_max: Option<usize>,
-    /// Most switches of a tier.
+    /// Maximum number of switches of a tier.
     pub switches_max: Option<usize>,
     /// The tier of `switches_max`; None: the one nearest to the hosts.
     pub switch_tier: Option<String>,
-    /// All GPUs below one switch of this tier, or on one `host`.
+    /// All GPUs below one switch of this tier, or on one host for the level `host`.
     pub require_level: Option<String>,
-    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on.
+    /// All GPUs below one switch of this level if possible, otherwise below one switch of the lowest higher tier where
+    /// that is possible.
     pub prefer_level: Option<String>,
-    /// As few GPUs as possible below any one switch of this tier, or on any one `host`.
+    /// As few GPUs as possible below any one switch of this tier, or on any one host for the level `host`.
     pub spread: Option<String>,
 }
 
@@ -189,17 +191,18 @@ pub enum Split {
     /// Any counts.
     #[default]
     Any,
-    /// Equal counts where these take at most [`EQUAL_HOSTS_FACTOR`] times the fewest hosts that hold the job; else any. The default of
-    /// requests that people and programs send.
+    /// Equal counts if they take at most [`EQUAL_HOSTS_FACTOR`] times the smallest number of hosts that hold the job;
+    /// otherwise any counts. The default of requests from people and programs.
     EqualIfFeasible,
     /// Equal counts on every host that takes part.
     Equal,
-    /// So many GPUs on every host that takes part.
+    /// This number of GPUs on every host that takes part.
     PerHost(usize),
 }
 
 impl Split {
-    /// Of what requests say: any counts, or so many per host; neither asks for equal counts where feasible. `Err`: both.
+    /// The split that a request states: any counts, or a count per host. A request with neither gets equal counts if
+    /// feasible. `Err`: a request with both.
     pub fn of(uneven: bool, per_host: Option<usize>) -> Result<Split, &'static str> {
         match (uneven, per_host) {
             (true, Some(_)) => Err("`uneven` allows any counts and `per_host` names one; leave one of them out"),
@@ -210,42 +213,44 @@ impl Split {
     }
 }
 
-/// Equal counts are preferred up to so many times the fewest hosts: 26 GPUs on hosts of 8 are 7+7+6+6, not 13 hosts of 2.
+/// Equal counts are preferred up to this multiple of the smallest number of hosts: 26 GPUs on hosts of 8 are 7+7+6+6,
+/// not 13 hosts of 2.
 pub const EQUAL_HOSTS_FACTOR: usize = 2;
 
 /// A running job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Its name.
+    /// Name of the job.
     pub id: String,
-    /// Its GPUs.
+    /// GPUs of the job.
     pub gpus: Allocation,
     /// The bus bandwidth that it uses while it communicates, GB/s; None: the model's prediction without other jobs.
     pub demand_gb_per_s: Option<f64>,
-    /// Share of the time in which it communicates, 0 to 1: it contends with this share of its demand.
+    /// Share of time in which it communicates, 0 to 1; scales the demand with which it contends.
     pub duty: f64,
 }
 
-/// How jobs share.
+/// How jobs share bandwidth.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Contention {
     /// BandPilot's virtual merge: jobs that span hosts and meet on one share the smaller bandwidth of the two merged sets in proportion
     /// to their demands.
     #[default]
     Merge,
-    /// The same by a rule that the caller registers ([`crate::Registry::add_merge_rule`]).
+    /// Virtual merge by a rule that the caller registers ([`crate::Registry::add_merge_rule`]).
     MergeBy(&'static MergeRule),
     /// Flows of all jobs over the NICs and links that they share, max-min fair.
     Physical,
 }
 
 impl Contention {
-    /// What a request means that does not say it: below switches the flows, since jobs that share no host may share uplinks; else the merge.
+    /// The default contention: with tiers of switches the flows, since jobs that share no host may share uplinks;
+    /// otherwise the merge.
     pub fn of(cluster: &topology::Cluster) -> Contention {
         if cluster.tiers().is_empty() { Contention::Merge } else { Contention::Physical }
     }
 
-    /// Its name in files and flags.
+    /// Name in files and flags.
     pub fn name(self) -> &'static str {
         match self {
             Contention::Merge => "merge",
@@ -255,7 +260,7 @@ impl Contention {
     }
 }
 
-/// Equal by name: a registry holds every name once.
+/// Equal if the names are equal: a registry holds every name once.
 impl PartialEq for Contention {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()

@@ -1,11 +1,12 @@
-//! The simple rule: what a careful operator does without a measurement.
+//! The simple rule: the choice of a careful operator without measurements.
 //!
-//! One host if one fits; else the lowest switch that fits, on it the fewest hosts, an even split and the same GPU indices where possible. A
-//! higher switch comes first where it needs at most half of the hosts: many half-taken hosts below one switch are no bargain.
-//! Between equals: healthy hosts first, then those that leave fewest whole hosts broken and fewest GPUs stranded.
+//! One host if one fits. Otherwise the lowest switch that fits; below it the fewest hosts, an even split, and the same
+//! GPU indices where possible. A higher switch is preferred if it needs at most half as many hosts. Ties: healthy hosts
+//! first, then hosts that leave the fewest entirely free hosts partly used and the fewest GPUs stranded.
 //!
-//! [`Rule::choices`] also makes the rule's choices under other preferences (hosts of one type, hosts without running jobs, the hosts that the
-//! model likes best, higher switches): cheap allocations among which [`crate::policy`] finds one where the rule's own is too slow.
+//! [`Rule::choices`] also returns the rule's choices under other preferences: hosts of one type, hosts without running
+//! jobs, the hosts with the highest predictions, higher switches. These are cheap allocations. If the rule's own choice
+//! is too slow, [`crate::policy`] can select one of them.
 
 use crate::objective::Objective;
 use crate::request::Split;
@@ -13,35 +14,35 @@ use crate::threshold::fill::water_fill;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use topology::{Allocation, GpuMask, HostId};
 
-/// Most kinds of hosts that get a choice of their own.
+/// Maximum number of host kinds that get their own choice.
 const KINDS_MAX: usize = 4;
 
-/// A higher switch is worth a division of the hosts by so many.
+/// A higher switch is preferred if it divides the number of hosts by at least this factor.
 const HOSTS_WORTH_A_LEVEL: usize = 2;
 
 /// A host with usable GPUs.
 struct Slot {
     host: HostId,
     free: GpuMask,
-    /// GPUs that pods can fill.
+    /// Number of GPUs that pods can fill.
     capacity: usize,
     whole: bool,
-    /// Type, and whether a GPU or NIC is degraded.
+    /// Host type, and whether a GPU or NIC is degraded.
     kind: (usize, bool),
     busy: bool,
     effect: f64,
 }
 
-/// What comes first between hosts that can give the same count.
+/// The order of hosts that can give the same count.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
-    /// What breaks and strands least.
+    /// Hosts that break the fewest free hosts and strand the fewest GPUs first.
     Tidy,
-    /// Hosts without running jobs, then those that the model likes best.
+    /// Hosts without running jobs first, then hosts with the highest predictions.
     Liked,
 }
 
-/// Counts of hosts, as indices of slots.
+/// Counts of hosts, given as indices of slots.
 type Counts = Vec<(u32, usize)>;
 
 /// The rule for one request.
@@ -54,7 +55,7 @@ pub(crate) struct Rule<'a> {
 }
 
 impl<'a> Rule<'a> {
-    /// Of a request whose free GPUs are usable. O(hosts + GPUs of jobs).
+    /// The rule for a request whose free GPUs are usable. O(hosts + GPUs of jobs).
     pub fn new(objective: &'a Objective<'a>) -> Rule<'a> {
         let (cluster, request) = (objective.cluster, objective.request);
         let busy: HashSet<HostId> = if objective.contended() {
@@ -82,8 +83,8 @@ impl<'a> Rule<'a> {
         Rule { objective, slots, counts, best_masks: HashMap::new() }
     }
 
-    /// The rule's choice first, if there is one that keeps the request; then its choices under other preferences, each once. `hosts`: also
-    /// its choices on so many hosts, if that is more than the fewest.
+    /// The rule's choice first, if one satisfies the request; then its choices under other preferences, without
+    /// repeats. `hosts`: also the choices on that number of hosts, if it exceeds the minimum.
     pub fn choices(&mut self, hosts: usize) -> Vec<Allocation> {
         let request = self.objective.request;
         if request.pods.iter().any(|p| *p != request.pods[0]) {
@@ -135,7 +136,7 @@ impl<'a> Rule<'a> {
         found
     }
 
-    /// As few GPUs as possible below any one switch of a tier, on the fewest hosts below each.
+    /// As few GPUs as possible below any one switch of a tier, on as few hosts as possible below each.
     pub fn spread(&mut self, tier: usize) -> Vec<Allocation> {
         let request = self.objective.request;
         let every: Vec<u32> = (0..self.slots.len() as u32).collect();
@@ -152,7 +153,7 @@ impl<'a> Rule<'a> {
         reach.iter().map(|c| self.gpus(c)).collect()
     }
 
-    /// Spread with `each` GPUs on every host: the GPUs below the fullest switch, hosts, counts.
+    /// Spreads with `each` GPUs on every host. Returns the GPUs below the fullest switch, hosts, counts.
     fn spread_equally(&self, below: &[Vec<u32>], tier: usize, each: usize) -> Option<(usize, usize, Counts)> {
         let wanted = self.objective.request.gpus / each;
         let can = |s: &Vec<u32>| s.iter().copied().filter(|i| self.gives(*i, each)).collect::<Vec<u32>>();
@@ -167,7 +168,7 @@ impl<'a> Rule<'a> {
         Some((cap * each, counts.len(), counts))
     }
 
-    /// Spread with any counts: below each switch the hosts with most free GPUs, as level as possible.
+    /// Spreads with any counts: below each switch the hosts with the most free GPUs, with counts as even as possible.
     fn spread_any(&self, below: &[Vec<u32>]) -> Option<(usize, usize, Counts)> {
         let rooms: Vec<usize> = below.iter().map(|s| self.capacity(s)).collect();
         let (cap, quotas) = level_quotas(&rooms, self.objective.request.gpus)?;
@@ -189,12 +190,12 @@ impl<'a> Rule<'a> {
         Some((cap, counts.len(), counts))
     }
 
-    /// Bit `n`: the host can give `n` GPUs, and may.
+    /// Bit `n`: the host has `n` free GPUs and is allowed to give that many.
     fn allowed(&self, slot: u32) -> u32 {
         u32::MAX >> (31 - self.slots[slot as usize].free.count().min(31)) & self.counts
     }
 
-    /// Pods of several sizes are packed, largest first: the whole choice below the lowest switch that holds them.
+    /// Packs pods of several sizes, largest first; the whole choice is below the lowest switch that holds them.
     fn mixed_pods(&self) -> Option<Allocation> {
         let every: Vec<u32> = (0..self.slots.len() as u32).collect();
         let request = self.objective.request;
@@ -210,7 +211,7 @@ impl<'a> Rule<'a> {
         })
     }
 
-    /// Levels: single hosts, every tier, the whole cluster.
+    /// The levels: single hosts, every tier, the whole cluster.
     fn levels(&self) -> usize {
         self.objective.cluster.network.tiers.len() + 2
     }
@@ -235,7 +236,7 @@ impl<'a> Rule<'a> {
         by_switch.into_values().collect()
     }
 
-    /// The best choice on at least so many hosts below one switch of a level.
+    /// The best choice on at least the given number of hosts below one switch of a level.
     fn at_level(&self, slots: &[u32], level: usize, order: Order, least: usize) -> Option<Counts> {
         let k = self.objective.request.gpus;
         if level == 0 {
@@ -264,7 +265,7 @@ impl<'a> Rule<'a> {
         choices.min_by(|a, b| a.0.cmp(&b.0)).map(|c| c.1)
     }
 
-    /// The fewest hosts of a region, at least `least`, and the most even counts on them.
+    /// The smallest number of hosts of a region that fits, at least `least`, and the most even counts on them.
     fn split(&self, slots: &[u32], level: usize, order: Order, least: usize) -> Option<Counts> {
         let request = self.objective.request;
         let k = request.gpus;
@@ -296,7 +297,7 @@ impl<'a> Rule<'a> {
         self.slots[slot as usize].free.count() >= count
     }
 
-    /// As even as possible over `n` hosts.
+    /// Counts as even as possible over `n` hosts.
     fn levelled(&self, slots: &[u32], level: usize, n: usize, order: Order) -> Option<Counts> {
         let k = self.objective.request.gpus;
         let full = k.div_ceil(n);
@@ -315,7 +316,7 @@ impl<'a> Rule<'a> {
         water_fill(&allowed, k, &mut out).then(|| hosts.into_iter().zip(out.into_iter().map(usize::from)).collect())
     }
 
-    /// `n` of the hosts, each of which can give `each` GPUs, on the fewest switches below a level.
+    /// `n` of the hosts that can give `each` GPUs, on the fewest switches below a level.
     fn pick(&self, mut can: Vec<u32>, level: usize, n: usize, each: usize, order: Order) -> Vec<u32> {
         let sort = |list: &mut Vec<u32>| list.sort_by(|a, b| self.by_order(order, each, *a, *b));
         if level <= 1 || n == can.len() {
@@ -358,7 +359,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// The GPUs of counts: the same indices on hosts that give the same number, where they are free.
+    /// The GPUs for the counts: the same indices on hosts that give the same number, if these are free.
     fn gpus(&mut self, counts: &Counts) -> Allocation {
         let mut groups: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
         for &(i, n) in counts {
@@ -380,8 +381,9 @@ impl<'a> Rule<'a> {
         Allocation::new(parts)
     }
 
-    /// The `n` GPUs of a mask with the best links: inside where the job is alone on one host, else the weaker of inside and NICs; then those
-    /// that leave the best-connected GPUs free, then the lowest indices.
+    /// The `n` GPUs of a mask with the best links: by intra bandwidth if the job is on one host, otherwise by the
+    /// smaller of intra and NIC bandwidth. Ties go to GPUs that leave the best-connected GPUs free, then to the lowest
+    /// indices.
     fn best_mask(&mut self, host: HostId, free: GpuMask, n: usize, alone: bool) -> GpuMask {
         if free.count() == n {
             return free;
@@ -412,7 +414,7 @@ impl<'a> Rule<'a> {
     }
 }
 
-/// The smallest cap at which places hold `wanted` together, and what each gives: as level as possible.
+/// The smallest cap at which the places together hold `wanted`, and the count of each place, as even as possible.
 fn level_quotas(rooms: &[usize], wanted: usize) -> Option<(usize, Vec<usize>)> {
     let holds = |cap: usize| rooms.iter().map(|r| (*r).min(cap)).sum::<usize>();
     let cap = (1..=wanted).find(|cap| holds(*cap) >= wanted)?;
@@ -426,7 +428,7 @@ fn level_quotas(rooms: &[usize], wanted: usize) -> Option<(usize, Vec<usize>)> {
     Some((cap, quotas))
 }
 
-/// The simple rule's choice for a request whose free GPUs are usable; None where none keeps the request.
+/// The simple rule's choice for a request whose free GPUs are usable; None if no choice satisfies the request.
 pub fn choose(objective: &Objective) -> Option<Allocation> {
     Rule::new(objective).choices(1).into_iter().next()
 }

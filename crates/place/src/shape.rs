@@ -1,8 +1,9 @@
-//! Constraints on the whole choice: pods, fewest GPUs per host, most hosts. They look at counts only.
+//! Constraints on the whole choice: pods, minimum GPUs per host, maximum number of hosts. They depend only on counts.
 //!
-//! A search goes through the hosts in order and takes a count of GPUs on each. [`Shape`] is an automaton over these counts: [`Left`] is what
-//! remains to be placed, [`Shape::take`] the step, and [`Shape::ways`] the number of complete choices from there, so that a search enters no
-//! dead end. Without such constraints it compares two numbers.
+//! A search goes through the hosts in order and takes a count of GPUs on each. [`Shape`] is an automaton over these
+//! counts. [`Left`] is its state, the remainder to be placed; [`Shape::take`] is its step. [`Shape::ways`] is the
+//! number of complete choices from a state, so that a search avoids dead ends. Without such constraints a step compares
+//! two numbers.
 
 use crate::options::HostOptions;
 use crate::pods::Packing;
@@ -10,22 +11,22 @@ use crate::request::{Refusal, Request, Split};
 use std::collections::HashMap;
 use topology::GPUS_PER_HOST_MAX;
 
-/// Most states (hosts times what may be left there) that are looked at; each takes about 64 bytes.
+/// Maximum number of states (hosts times possible remainders); each takes about 64 bytes.
 const STATES_MAX: usize = 1 << 19;
 
-/// No limit on hosts: does not count down, so that it does not multiply states.
+/// No limit on hosts. This value is never decremented, so it does not multiply states.
 const ANY_HOSTS: u32 = u32::MAX;
 
-/// What must still be placed.
+/// The remainder to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Left {
     /// GPUs.
     pub gpus: u32,
-    /// Hosts that may still be touched; [`ANY_HOSTS`] where that is no limit.
+    /// Number of further hosts allowed; [`ANY_HOSTS`] without a limit.
     hosts: u32,
     /// Pods, as a state of the packing; 0 without pods.
     pods: u32,
-    /// The count of every host, where counts must be equal and a host was taken; else 0.
+    /// The count of every host, if counts must be equal and a host was already taken; otherwise 0.
     each: u8,
 }
 
@@ -38,14 +39,14 @@ pub struct Shape {
     counts: u32,
     packing: Packing,
     start: Left,
-    /// GPUs that hosts `i..` can give, where nothing else is asked.
+    /// GPUs that hosts `i..` can give; used without further constraints.
     rest: Vec<usize>,
-    /// `ways[i]`: complete choices with hosts `i..`, by what is left; None without constraints.
+    /// `ways[i]`: number of complete choices with hosts `i..`, by remainder; None without constraints.
     ways: Option<Vec<HashMap<Left, u128>>>,
 }
 
 impl Request {
-    /// Do pods, fewest GPUs per host or most hosts ask anything of the choice?
+    /// True if pods, minimum GPUs per host or maximum number of hosts constrain the choice.
     pub fn asks_shape(&self) -> bool {
         self.constraints.gpus_per_host_min > 1
             || self.constraints.gpus_per_host_max.is_some_and(|m| m < GPUS_PER_HOST_MAX)
@@ -54,8 +55,8 @@ impl Request {
             || self.pods.iter().any(|p| *p > 1)
     }
 
-    /// Do these counts per host (hosts without GPUs left out) keep the pods and the limits on hosts? For searches that do not go through
-    /// [`Shape`]. O(counts) without pods of several sizes.
+    /// True if these counts per host (hosts without GPUs left out) satisfy the pods and the limits on hosts. For
+    /// searches that do not use [`Shape`]. O(counts) without pods of several sizes.
     pub fn accepts_counts(&self, counts: &[usize]) -> bool {
         let c = &self.constraints;
         counts.iter().sum::<usize>() == self.gpus
@@ -69,8 +70,9 @@ impl Request {
             && (self.pods.is_empty() || crate::pods::pack(&self.pods, counts).is_some())
     }
 
-    /// The counts that one host may give, as bits: sums of some of the pods, at least the fewest per host. A vector of such counts need
-    /// not fit all pods, unless they are of one size; [`Request::accepts_counts`] decides. O(pods).
+    /// The counts that one host may give, as bits: sums of some of the pods that reach the minimum per host. A vector
+    /// of such counts may still not fit all pods, unless the pods have one size; [`Request::accepts_counts`] decides.
+    /// O(pods).
     pub fn counts_allowed(&self) -> u32 {
         let every = (2u32 << GPUS_PER_HOST_MAX) - 2;
         let sums =
@@ -90,7 +92,7 @@ impl Request {
         sums & every.checked_shl(self.constraints.gpus_per_host_min.saturating_sub(1).min(31) as u32).unwrap_or(0)
     }
 
-    /// The refusal where no split keeps the limits.
+    /// The refusal if no split keeps the limits.
     pub(crate) fn no_split(&self) -> Refusal {
         let (usable, hosts) = (self.free.gpu_count(), self.free.host_count());
         Refusal::NoSplit { wanted: self.gpus, usable, hosts, limits: self.limits_in_words() }
@@ -119,8 +121,9 @@ impl Request {
 }
 
 impl Shape {
-    /// Of a request over its hosts' options, which come from usable GPUs and reach the request's count. Refused where no choice is left, or
-    /// too many to look at. O(1) without constraints; else O(hosts x states x counts), at most [`STATES_MAX`] states.
+    /// The automaton of a request over its hosts' options. The options must come from usable GPUs and reach the
+    /// request's count. Refused if no choice is possible, or if the states are too many. O(1) without constraints;
+    /// otherwise O(hosts x states x counts), at most [`STATES_MAX`] states.
     pub fn new(request: &Request, options: &[HostOptions]) -> Result<Shape, Refusal> {
         let mut rest = vec![0; options.len() + 1];
         for i in (0..options.len()).rev() {
@@ -159,12 +162,13 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Everything is left.
+    /// The state before the first host.
     pub fn start(&self) -> Left {
         self.start
     }
 
-    /// What is left after `count` GPUs (1 or more, at most what is left) of one more host; None if that breaks the request.
+    /// The state after `count` GPUs (1 or more, at most the remainder) of one more host; None if that breaks the
+    /// request.
     pub fn take(&self, left: Left, count: usize) -> Option<Left> {
         let gpus = left.gpus.checked_sub(count as u32)?;
         if self.ways.is_none() {
@@ -181,7 +185,7 @@ impl Shape {
         Some(Left { gpus, hosts, pods, each: if self.equal { count as u8 } else { 0 } })
     }
 
-    /// Can hosts `i..` still complete the choice? Exact.
+    /// True if hosts `i..` can still complete the choice. Exact.
     pub fn can_end(&self, i: usize, left: Left) -> bool {
         match &self.ways {
             None => self.rest[i] >= left.gpus as usize,
@@ -189,7 +193,7 @@ impl Shape {
         }
     }
 
-    /// How many candidates there are in all, where something is asked.
+    /// The total number of candidates, if the request has such constraints.
     pub fn combinations(&self) -> Option<u128> {
         self.ways.as_ref().map(|_| self.ways(0, self.start))
     }
@@ -198,7 +202,8 @@ impl Shape {
         self.ways.as_ref().and_then(|w| w[i].get(&left).copied()).unwrap_or(0)
     }
 
-    /// What can be left after every host, if pods of several sizes had no say; hosts that may be touched multiply it. O(hosts).
+    /// The possible remainders after every host, ignoring pods of several sizes; a limit on hosts multiplies them.
+    /// O(hosts).
     fn states_at_most(&self, request: &Request, options: &[HostOptions]) -> usize {
         let step = request.pods.iter().fold(0, |a, b| gcd(a, *b)).max(1);
         let mut states = 0;
@@ -213,10 +218,10 @@ impl Shape {
         states
     }
 
-    /// Forward over the hosts for what can be left, backward for the choices from there.
+    /// A forward pass over the hosts finds the reachable states; a backward pass counts the choices from each.
     fn count_ways(&mut self, request: &Request, options: &[HostOptions]) -> Result<(), Refusal> {
         if self.states_at_most(request, options) > 4 * STATES_MAX {
-            return Err(too_large(request, options)); // hopeless: not worth the time to find out exactly
+            return Err(too_large(request, options)); // too large: an exact count would waste time
         }
         self.ways = Some(Vec::new());
         let mut layers: Vec<HashMap<Left, u128>> = vec![HashMap::from([(self.start, 0)])];

@@ -1,22 +1,23 @@
 //! Threshold search: hundreds of candidates instead of all combinations, for clusters of any size.
 //!
-//! The weakest part limits an allocation: the slowest host inside, or the thinnest NIC side. So a good allocation is the best one *above a
-//! threshold*: every host gives the largest number of GPUs whose intra bandwidth is at least `t` and whose NIC rate is at least `u`; the
-//! fewest hosts that suffice are taken; their counts are levelled like water. For every floor on NICs or counts and every set of host
-//! types, bisection finds the highest `t` that suffices, for the fewest hosts and for fewer still. One batch judges all candidates; then
-//! the best few exchange single GPUs and hosts ([`exchange`]), in another batch.
+//! The weakest part limits an allocation: the host with the lowest intra bandwidth, or the host with the lowest NIC
+//! rate. So a good allocation is the best one *above a threshold*. Every host gives the largest number of GPUs whose
+//! intra bandwidth is at least `t` and whose NIC rate is at least `u`; the fewest hosts that suffice are taken; their
+//! counts are levelled like water. For every floor on NICs or counts and every set of host types, bisection finds the
+//! highest `t` that suffices, for the fewest hosts and for fewer still. One batch judges all candidates; in another
+//! batch the best few exchange single GPUs and hosts ([`exchange`]).
 //!
 //! | step | file |
 //! |---|---|
-//! | jobs on one host or two | [`small`] |
-//! | which hosts to plan with | [`lists`] |
-//! | levels of bandwidth, and what hosts can give at each | [`levels`], [`capacity`] |
+//! | jobs on one or two hosts | [`small`] |
+//! | selection of the hosts to plan with | [`lists`] |
+//! | levels of bandwidth, and the capacity of hosts at each | [`levels`], [`capacity`] |
 //! | plans: a level, a number of hosts, host types | [`plans`] |
 //! | candidates of the most promising plans | [`candidates`], [`fill`] |
 //! | exchanges of GPUs and hosts | [`exchange`] |
 //!
-//! Cost: floors x (hosts x counts + levels x types) to plan, candidates x hosts to judge. The number of candidates shrinks as they grow, so
-//! that 10,000 GPUs take milliseconds.
+//! Cost: floors x (hosts x counts + levels x types) to plan, candidates x hosts to judge. The number of candidates
+//! shrinks as they grow, so that 10,000 GPUs take milliseconds.
 
 mod candidates;
 mod capacity;
@@ -36,7 +37,7 @@ use crate::shape::Shape;
 use candidates::Pool;
 use levels::Levels;
 
-/// The best `keep` allocations above thresholds.
+/// The best `keep` allocations of the threshold search.
 pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
     let request = objective.request;
     let k = request.gpus;
@@ -71,7 +72,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusa
     })
 }
 
-/// Refuses pods that no host can hold and, where there are few enough hosts to tell, limits that leave no split.
+/// Refuses pods that no host can hold and, if the number of hosts allows the test, limits that leave no split.
 fn can_be_met(request: &Request, options: &[HostOptions]) -> Result<(), Refusal> {
     let largest = options.iter().map(|o| o.by_count.len()).max().unwrap_or(0);
     if let Some(pod) = request.pods.iter().copied().filter(|p| *p > largest).max() {
@@ -86,14 +87,14 @@ fn can_be_met(request: &Request, options: &[HostOptions]) -> Result<(), Refusal>
     }
 }
 
-/// What the request asks of every host and of their number.
+/// The constraints on every host and on the number of hosts.
 #[derive(Clone, Copy)]
 struct Rules {
     /// Bit `n`: a host may give `n` GPUs.
     counts: u32,
     count_min: u8,
     hosts_max: usize,
-    /// Must all hosts give the same number?
+    /// True if all hosts must give the same number of GPUs.
     equal: bool,
 }
 
@@ -109,7 +110,7 @@ impl Rules {
     }
 }
 
-/// Threshold search at any size.
+/// Threshold search for clusters of any size.
 pub struct Threshold;
 
 impl Search for Threshold {
@@ -124,18 +125,18 @@ impl Search for Threshold {
     }
 }
 
-/// Exact search where it is quick, threshold search beyond.
+/// Exact search if it is fast, otherwise threshold search.
 pub struct Auto;
 
-/// Most hosts with free GPUs that [`Auto`] searches exactly.
+/// Maximum number of hosts with free GPUs for which [`Auto`] searches exactly.
 pub const AUTO_HOSTS_MAX: usize = 16;
-/// Most combinations that [`Auto`] judges one by one: about 50 ms.
+/// Maximum number of combinations that [`Auto`] judges one by one: about 50 ms.
 pub const AUTO_COMBINATIONS_MAX: u64 = 50_000;
-/// Most nodes of [`Auto`]'s branch and bound.
+/// Maximum number of nodes of [`Auto`]'s branch and bound.
 pub const AUTO_NODES_MAX: u64 = 100_000;
-/// The same below tiers of switches: about 10 ms.
+/// Maximum number of combinations below tiers of switches: about 10 ms.
 pub const AUTO_COMBINATIONS_BELOW_TIERS_MAX: u64 = 3_000;
-/// See [`AUTO_COMBINATIONS_BELOW_TIERS_MAX`].
+/// Maximum number of nodes below tiers; see [`AUTO_COMBINATIONS_BELOW_TIERS_MAX`].
 pub const AUTO_NODES_BELOW_TIERS_MAX: u64 = 10_000;
 
 impl Search for Auto {
@@ -149,7 +150,7 @@ impl Search for Auto {
         if objective.request.usable(objective.cluster)?.host_count() > AUTO_HOSTS_MAX {
             return search(objective, keep);
         }
-        // Below tiers no two hosts are alike, so that no prediction repeats.
+        // Below tiers the hosts are all different, so no prediction repeats.
         let alike = objective.cluster.network.tiers.is_empty();
         let (combinations, nodes) = if alike {
             (AUTO_COMBINATIONS_MAX, AUTO_NODES_MAX)

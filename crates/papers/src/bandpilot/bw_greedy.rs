@@ -7,14 +7,15 @@ use place::{Objective, Refusal, Search, SearchResult};
 use std::collections::HashSet;
 use topology::{Allocation, GpuId, HostId};
 
-/// Penalty of a pair on two hosts per end on a host that a running job uses, GB/s: the authors' setting.
+/// Penalty for a pair across hosts, for each of its hosts that a running job uses, GB/s. The authors' setting.
 const BUSY_HOST_PENALTY_GB_PER_S: f64 = 0.15;
 
 /// BWGreedy: a baseline of arXiv 2506.15595 v4, in its public code (`algorithms/network_baselines.py`).
 ///
-/// Begins with the pair of free GPUs with the highest bandwidth, then repeatedly adds the GPU with the largest sum of pair bandwidths to
-/// those taken; pairs across hosts that running jobs use get a penalty. The authors use true bandwidths of pairs; here it uses the model's,
-/// as every search. It ignores all effects that only sets of three and more show (balance, NICs). Evaluations: N (N - 1) / 2 pairs in one batch.
+/// Begins with the pair of free GPUs with the highest bandwidth. Then repeatedly adds the GPU with the largest sum of
+/// pair bandwidths to the chosen GPUs; pairs across hosts that running jobs use get a penalty. The authors use true
+/// bandwidths of pairs; this code uses the model's, like every search. It ignores all effects that only sets of three
+/// or more GPUs show (balance, NICs). Evaluations: N (N - 1) / 2 pairs in one batch.
 pub struct BwGreedy;
 
 impl Search for BwGreedy {

@@ -10,24 +10,29 @@ use predict::{Candidates, HostShare};
 use std::collections::HashSet;
 use topology::{Allocation, Cluster, HostId};
 
-/// Host sets that are re-ranked (the authors' `shortlist_limit`).
+/// Number of host sets that are re-ranked (the authors' `shortlist_limit`).
 const SHORTLIST: usize = 12;
-/// Host sets that compete for the short list; the authors' code takes all, which is feasible up to about 30 hosts. Sets of the least
-/// busy, then freest hosts come first.
+/// Maximum number of host sets that compete for the short list. The authors' code takes all, which is feasible up to
+/// about 30 hosts. Sets of the least busy hosts come first, then sets of the hosts with the most free GPUs.
 const HOST_SETS_MAX: usize = 20_000;
-/// Additional hosts beyond the fewest that are tried (the authors' setting).
+/// Number of hosts that are tried beyond the minimum (the authors' setting).
 const EXTRA_HOSTS: usize = 1;
 
 /// CasCore-like: a baseline of arXiv 2506.15595 v4.
 ///
-/// The paper compares with "CasCore"; no paper of that name is known to us. The authors' public code
-/// (`algorithms/network_baselines.py`) calls it locality-aware candidates, re-ranked by shared-resource compatibility, formerly
-/// `NetworkLocality`. This follows that code: sets of the fewest hosts that could hold the job and of one more, those that share fewest
-/// hosts with running jobs first, then the freest, then the best linked; the first twelve are filled greedily by link labels; of these, the
-/// one that shares fewest hosts with jobs, then the one with the highest bandwidth, then the best linked.
+/// The paper compares with "CasCore"; we know no paper of that name. The authors' public code
+/// (`algorithms/network_baselines.py`) describes it as locality-aware candidates, re-ranked by shared-resource
+/// compatibility, formerly `NetworkLocality`. This search follows that code in three steps:
 ///
-/// Chosen by us: bandwidth is the objective's score (stand-alone, or among the jobs), where the authors use the bandwidth that their
-/// contention model admits; their tie-breaker after it (margin to capacity) is left out. Evaluations: 12 at most, in one batch.
+/// 1. Forms sets of the fewest hosts that could hold the job and of one host more. The order is: fewest hosts shared
+///    with running jobs, then most free GPUs, then best links.
+/// 2. Fills the first twelve sets greedily by link labels.
+/// 3. Selects the set that shares the fewest hosts with jobs, then the one with the highest bandwidth, then the best
+///    links.
+///
+/// Our choices: bandwidth is the objective's score (stand-alone, or among the jobs), where the authors use the
+/// bandwidth that their contention model admits. Their next tie-breaker (margin to capacity) is left out. Evaluations:
+/// 12 at most, in one batch.
 pub struct CasCore;
 
 impl Search for CasCore {
@@ -68,8 +73,8 @@ impl Search for CasCore {
     }
 }
 
-/// Sets of hosts that can hold `k` GPUs: of the least number by full hosts and of [`EXTRA_HOSTS`] more; if none of these can, of the
-/// smallest size that can.
+/// Sets of hosts that can hold `k` GPUs: of the minimum size for entirely free hosts and of [`EXTRA_HOSTS`] more. If no
+/// such set can hold them, sets of the smallest size that can.
 fn compact_sets(objective: &Objective, free: &Allocation, k: usize, busy: &HashSet<HostId>) -> Vec<Vec<FreeHost>> {
     let mut hosts = free.parts().to_vec();
     hosts.sort_by_key(|(h, m)| (busy.contains(h), std::cmp::Reverse(m.count()), *h));
@@ -88,13 +93,14 @@ fn compact_sets(objective: &Objective, free: &Allocation, k: usize, busy: &HashS
         });
     }
     if out.is_empty() {
-        // The limit ended the search before a set that holds the job; the freest hosts hold it.
+        // The limit ended the search before a set that holds the job. The hosts with the most free GPUs hold it.
         out.push(fill(freest_first(free), k, |_, m, _| m).map_or_else(Vec::new, |a| a.parts().to_vec()));
     }
     out
 }
 
-/// Greedy growth by link labels inside a host set, from the GPU with the largest sum of weights to all others of the set.
+/// Greedy growth by link labels inside a host set. Starts with the GPU that has the largest sum of weights to all
+/// others of the set.
 fn fill_greedily(cluster: &Cluster, set: &[FreeHost], k: usize) -> Allocation {
     let mut seed: Option<(f64, usize, usize)> = None;
     for (i, &(h, free)) in set.iter().enumerate() {

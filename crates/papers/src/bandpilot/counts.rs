@@ -1,4 +1,4 @@
-//! Contention by counts, as BandPilot's public code merges jobs.
+//! Contention by counts: the merge of jobs in BandPilot's public code.
 
 use place::MergeRule;
 use predict::{HostShare, HostShareTable};

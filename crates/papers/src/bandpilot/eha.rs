@@ -8,17 +8,19 @@ use place::{Objective, Refusal, Search, SearchResult};
 use predict::{Candidates, HostShare};
 use topology::Allocation;
 
-/// Most candidates that the balanced construction makes. The paper names no limit, and has four hosts (36 candidates at most); combinations
-/// of the freest hosts come first.
+/// Maximum number of candidates of the balanced construction; combinations of the hosts with the most free GPUs come
+/// first. The paper names no limit; its four hosts give 36 candidates at most.
 pub const CANDIDATES_MAX: usize = 1024;
 
 /// EHA: arXiv 2506.15595, section 4.3.2, algorithm 1. One batch.
 ///
-/// If single hosts can hold the job (𝒩_single), every k-subset of each is judged and the best returned, even where several hosts would be better.
-/// Else k GPUs go as evenly as possible over every combination of m hosts, the fewest that can hold them (𝒞_balanced: the remainder in
-/// every arrangement; on each host the GPUs with the best intra bandwidth), and the best of these is returned.
+/// If single hosts can hold the job (𝒩_single), judges every k-subset of each and returns the best, even where several
+/// hosts would be better. Otherwise spreads k GPUs as evenly as possible over every combination of m hosts, the minimum
+/// number that can hold them, and returns the best. These candidates (𝒞_balanced) have the remainder in every
+/// arrangement, and on each host the GPUs with the best intra bandwidth.
 ///
-/// Evaluations: the sum of C(|𝒜_n|, k) over 𝒩_single, else at most C(hosts, m) x C(m, k mod m), limited to [`CANDIDATES_MAX`].
+/// Evaluations: the sum of C(|𝒜_n|, k) over 𝒩_single; otherwise at most C(hosts, m) x C(m, k mod m), limited to
+/// [`CANDIDATES_MAX`].
 pub struct Eha;
 
 impl Search for Eha {
@@ -32,7 +34,7 @@ impl Search for Eha {
     }
 }
 
-/// Algorithm 1. `free` holds k GPUs or more.
+/// Algorithm 1. `free` must hold at least k GPUs.
 pub(crate) fn eha(objective: &Objective, free: &Allocation, search: &'static str) -> Result<Allocation, Refusal> {
     if let Some(a) = best_single(objective, free, search)? {
         return Ok(a);
@@ -67,7 +69,7 @@ pub(crate) fn best_single(
     Ok(argmax(&scores).map(|b| candidates.allocation(b)))
 }
 
-/// Lines 9 and 10: k GPUs spread evenly over every combination of the fewest hosts that can hold them.
+/// Lines 9 and 10: spreads k GPUs evenly over every combination of the fewest hosts that can hold them.
 fn balanced(objective: &Objective, free: &Allocation, out: &mut Candidates) {
     let k = objective.request.gpus;
     let hosts = freest_first(free);
@@ -91,8 +93,9 @@ fn balanced(objective: &Objective, free: &Allocation, out: &mut Candidates) {
     });
 }
 
-/// Every way to give `k` to bins of these capacities (together k or more) as evenly as they allow: all counts equal, but for bins that are
-/// full, and for a remainder of one each, in every arrangement. Every bin gets at least one if k is large enough.
+/// Every way to divide `k` among bins of these capacities (together at least k) as evenly as possible. All counts are
+/// equal, except in full bins; a remainder gives one more to some bins, in every arrangement. Every bin gets at least
+/// one if k is large enough.
 fn spread(capacities: &[usize], k: usize, visit: &mut dyn FnMut(&[usize]) -> bool) -> bool {
     let mut counts = vec![0; capacities.len()];
     let mut left = k;
@@ -107,7 +110,7 @@ fn spread(capacities: &[usize], k: usize, visit: &mut dyn FnMut(&[usize]) -> boo
     }
 }
 
-/// One more for `left` of the `open` bins, in every way.
+/// Gives one more to `left` of the `open` bins, in every way.
 fn arrangements(open: &[usize], left: usize, counts: &mut Vec<usize>, visit: &mut dyn FnMut(&[usize]) -> bool) -> bool {
     if left == 0 {
         return visit(counts);

@@ -1,10 +1,10 @@
-//! BandPilot (arXiv 2506.15595): its searches, and the baselines that it is compared with.
+//! BandPilot (arXiv 2506.15595): its searches and its baselines.
 //!
 //! | what | file |
 //! |---|---|
-//! | the first version: EHA and PTS, the better of both | here, [`eha`], [`pts`] |
+//! | the first version: the better result of EHA and PTS | here, [`eha`], [`pts`] |
 //! | version 4 | [`v4`] |
-//! | contention by counts, as the public code merges jobs | [`counts`] |
+//! | contention by counts, as in the public code | [`counts`] |
 //! | baselines: by topology, by pairs of GPUs, at random | [`numa`], [`topo_v4`], [`bw_greedy`], [`cascore`], [`random`] |
 
 pub mod bw_greedy;
@@ -31,8 +31,8 @@ pub use pts::Pts;
 pub use random::RandomSearch;
 pub use v4::{BandPilotV4, Serving};
 
-/// The hybrid search: arXiv 2506.15595, section 4.3.1. [`Eha`] and [`Pts`] on the same model B̂, the allocation with the
-/// higher prediction; EHA's where they are equal. Evaluations: those of both and two more.
+/// The hybrid search: arXiv 2506.15595, section 4.3.1. Runs [`Eha`] and [`Pts`] on the same model B̂ and returns the
+/// allocation with the higher prediction; EHA's in a tie. Evaluations: those of both, and two more.
 pub struct BandPilot;
 
 impl Search for BandPilot {

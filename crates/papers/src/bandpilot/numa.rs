@@ -1,13 +1,15 @@
-//! The choice of a scheduler without knowledge of links: GPUs close by NUMA node and host.
+//! A scheduler that ignores links and packs GPUs by NUMA node and host.
 
 use place::search::hosts::{fill, freest_first, singles};
 use topology::{Allocation, Cluster, GpuMask, HostId};
 
 /// The NUMA proximity heuristic: arXiv 2506.15595, algorithm 4 (Default), which the paper calls the default dispatcher of Slurm and others.
 ///
-/// One host if one can hold the job, else the freest hosts until they can. The paper leaves open which host and which GPUs ("any"); its
-/// public code (`algorithms/baseline.py`) fills NUMA nodes: one that can hold the job alone (the freest), else on the freest host that can
-/// hold it, else host by host, freest first, the freest NUMA node first. So here. No evaluations; O(hosts log hosts).
+/// Takes one host if one can hold the job; otherwise adds the hosts with the most free GPUs until they can. The paper
+/// does not specify the host and the GPUs ("any"). Like its public code (`algorithms/baseline.py`), this search fills
+/// NUMA nodes. First choice: the NUMA node with the most free GPUs that can hold the job alone. Second choice: the host
+/// with the most free GPUs that can hold it. Otherwise host by host; the hosts, and the NUMA nodes inside them, with
+/// the most free GPUs come first. No evaluations; O(hosts log hosts).
 pub fn choose(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation> {
     if k == 0 || free.gpu_count() < k {
         return None;
@@ -29,7 +31,7 @@ pub fn choose(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocati
     })
 }
 
-/// The free GPUs of every NUMA node of a host, most first.
+/// The free GPUs of every NUMA node of a host, largest set first.
 fn numa_nodes(cluster: &Cluster, host: HostId, free: GpuMask) -> Vec<GpuMask> {
     let gpus = &cluster.type_of(host).gpus;
     let mut sockets: Vec<u8> = free.iter().map(|g| gpus[g].socket).collect();

@@ -7,17 +7,19 @@ use place::search::{admit, one};
 use place::{Objective, Refusal, Search, SearchResult};
 use topology::Allocation;
 
-/// Requests of up to this many GPUs are searched inside one host if one can hold them (the paper's `k ≤ 8`: its hosts have 8).
+/// Requests of up to this number of GPUs are searched inside one host if one can hold them (`k ≤ 8` in the paper, whose
+/// hosts have 8).
 pub const INSERTION_GPUS_MAX: usize = 8;
 
 /// PTS: arXiv 2506.15595, section 4.3.3, algorithm 2.
 ///
-/// S_curr begins as all free GPUs 𝒜 (for k ≤ 8, if single hosts can hold the job, as those of the host n* whose best k-subset is best:
-/// "node insertion") and loses one GPU per step: of all S_curr without one, the best stays, until k are left. The first of equals stays,
-/// in order of the removed GPU's host and index.
+/// S_curr starts as all free GPUs 𝒜. For k ≤ 8, if single hosts can hold the job, it starts as the free GPUs of the
+/// host n* whose best k-subset has the highest prediction ("node insertion"). Each step removes one GPU: of all sets
+/// that are S_curr without one GPU, the best remains, until k GPUs are left. Ties go to the first, in order of the
+/// removed GPU's host and index.
 ///
-/// Evaluations from N = |S_curr|: N + (N-1) + ... + (k+1) = (N² - k² + N - k) / 2 in N - k batches; with node insertion one more batch for
-/// n*, of C(|𝒜_n|, k) per host that can hold the job.
+/// Evaluations from N = |S_curr|: N + (N-1) + ... + (k+1) = (N² - k² + N - k) / 2 in N - k batches. Node insertion
+/// needs one more batch, for n*, of C(|𝒜_n|, k) per host that can hold the job.
 pub struct Pts;
 
 impl Search for Pts {
@@ -31,7 +33,7 @@ impl Search for Pts {
     }
 }
 
-/// Algorithm 2. `free` holds k GPUs or more; node insertion up to `insertion_max` GPUs.
+/// Algorithm 2. `free` must hold at least k GPUs; node insertion up to `insertion_max` GPUs.
 pub(crate) fn pts(
     objective: &Objective,
     free: &Allocation,
@@ -63,7 +65,7 @@ pub(crate) fn insertion(
     Ok(best.map(|a| Allocation::new(a.parts().iter().map(|&(h, _)| (h, free.mask(h))))))
 }
 
-/// Candidates that elimination from `n` to `k` GPUs judges.
+/// Number of candidates that elimination from `n` to `k` GPUs judges.
 pub(crate) fn eliminations(n: usize, k: usize) -> u128 {
     let (n, k) = (n as u128, k as u128);
     (n * (n + 1) - k * (k + 1)) / 2

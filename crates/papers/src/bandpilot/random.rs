@@ -1,4 +1,4 @@
-//! GPUs at random.
+//! A random choice of GPUs.
 
 use place::search::{admit, not_enough, one};
 use place::{Objective, Refusal, Search, SearchResult, baselines};
@@ -6,9 +6,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use topology::Allocation;
 
-/// `k` free GPUs drawn evenly: arXiv 2506.15595, algorithm 3 (Random). No evaluations.
+/// `k` free GPUs, drawn uniformly at random: arXiv 2506.15595, algorithm 3 (Random). No evaluations.
 ///
-/// The same seed and request draw the same GPUs; other requests draw from other streams.
+/// The same seed and request give the same GPUs; other requests use other random streams.
 pub struct RandomSearch {
     /// Seed of the draw.
     pub seed: u64,

@@ -6,11 +6,12 @@ use place::search::links::{PairSums, weight};
 use place::search::topo::choose;
 use topology::{Allocation, Cluster, GpuMask};
 
-/// Host sets compared by [`choose_v4`]; with 16 hosts or fewer all.
+/// Maximum number of host sets that [`choose_v4`] compares; covers all sets of 16 hosts or fewer.
 const HOST_SETS_MAX: usize = 20_000;
 
-/// Topo of arXiv 2506.15595 v4, "Slurm-style": in its public code (`algorithms/slurm.py`) the best-connected of all sets of the fewest hosts
-/// that can hold the job, each filled greedily from its first free GPU by the sum of link weights.
+/// Topo of arXiv 2506.15595 v4, "Slurm-style". Its public code (`algorithms/slurm.py`) compares all sets of the fewest
+/// hosts that can hold the job and takes the best connected. Each set is filled greedily from its first free GPU by the
+/// sum of link weights.
 ///
 /// No evaluations; O(host sets x k x free GPUs of a set).
 pub fn choose_v4(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation> {
@@ -38,8 +39,8 @@ pub fn choose_v4(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Alloc
     }
 }
 
-/// `k` GPUs of a host set, from `seed` (host and GPU; none: the first free one) on, each time the one with the largest sum of link weights to those
-/// taken, the first of equals. GPUs of different hosts have no link.
+/// `k` GPUs of a host set. Starts with `seed` (host and GPU; None: the first free one). Each step adds the GPU with the
+/// largest sum of link weights to the chosen GPUs; ties go to the first. GPUs of different hosts have no link.
 pub(crate) fn grow_by_links(cluster: &Cluster, set: &[FreeHost], k: usize, seed: Option<(usize, usize)>) -> Allocation {
     let mut taken: Vec<FreeHost> = set.iter().map(|h| (h.0, GpuMask::EMPTY)).collect();
     let mut next = seed;

@@ -12,14 +12,15 @@ use topology::{Allocation, GpuId};
 
 /// Bidirectional tree search: LiteGD (by the authors of BandPilot), section 4.3.2, algorithm 1.
 ///
-/// Top-down (C_TD, `InsertionTreeSearch`): elimination as in [`crate::bandpilot::Pts`], inside the best single host wherever one can hold the job. The
-/// paper inserts "if inter-host bandwidth is a likely bottleneck" and gives no test for it; here it is always assumed, as in the paper's
-/// experiments. Bottom-up (C_BU): the best pair of all free GPUs (`BestPair`), then repeatedly the GPU that makes the best set.
-/// Algorithm 1 as printed adds a GPU only if bandwidth *rises*, and would never end where it cannot; we follow the text, which adds the
-/// GPU "that yields the highest predicted bandwidth". The better of both is returned, C_TD where they are equal.
+/// Top-down (C_TD, `InsertionTreeSearch`): elimination as in [`crate::bandpilot::Pts`], inside the best single host
+/// whenever one can hold the job. The paper inserts "if inter-host bandwidth is a likely bottleneck" and gives no test
+/// for it; this code always assumes it, as in the paper's experiments. Bottom-up (C_BU): starts with the best pair of
+/// all free GPUs (`BestPair`), then repeatedly adds the GPU that makes the best set. Algorithm 1 as printed adds a GPU
+/// only if bandwidth *rises*, and would not terminate where no GPU raises it. This code follows the text, which adds
+/// the GPU "that yields the highest predicted bandwidth". The result is the better of both; C_TD in a tie.
 ///
-/// Evaluations from N free GPUs: elimination's (N² - k² + N - k) / 2 (or those of one host), N (N - 1) / 2 pairs in one batch, then
-/// (N - 2) + ... + (N - k + 1) in k - 2 batches, and two to compare.
+/// Evaluations from N free GPUs: elimination's (N² - k² + N - k) / 2 (or those of one host), N (N - 1) / 2 pairs in one
+/// batch, then (N - 2) + ... + (N - k + 1) in k - 2 batches, and two to compare.
 pub struct LiteGd;
 
 impl Search for LiteGd {
@@ -43,14 +44,14 @@ impl Search for LiteGd {
     }
 }
 
-/// `BestPair`: the pair of free GPUs with the highest prediction, the first of equals. One batch.
+/// `BestPair`: the pair of free GPUs with the highest prediction; ties go to the first. One batch.
 fn best_pair(objective: &Objective, free: &Allocation) -> Allocation {
     let gpus: Vec<GpuId> = free.gpus().collect();
     let (pairs, scores) = judge_pairs(objective, &gpus);
     argmax(&scores).map_or_else(Allocation::default, |b| pairs.allocation(b))
 }
 
-/// Every pair of some GPUs (ascending; second index fastest) with its score. One batch.
+/// Every pair of the GPUs (ascending; second index fastest) with its score. One batch.
 pub(crate) fn judge_pairs(objective: &Objective, gpus: &[GpuId]) -> (Candidates, Vec<f64>) {
     let mut pairs = Candidates::new();
     for (i, &a) in gpus.iter().enumerate() {

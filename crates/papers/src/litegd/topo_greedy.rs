@@ -5,9 +5,10 @@ use topology::{Allocation, Cluster, GpuId};
 
 /// Topology-aware dispatching with greedy search: LiteGD, section 5.2.
 ///
-/// Every link type has a score. The set begins with the best-connected pair of free GPUs and grows to k by the GPU with the largest sum of
-/// scores to those taken. GPUs on different hosts score 0. The paper publishes no scores; these come from the same authors' BandPilot
-/// code. The first of equals is taken, in order of host and index. No evaluations; O(free GPUs x k).
+/// Every link type has a score. The set begins with the best-connected pair of free GPUs. Each step adds the GPU with
+/// the largest sum of scores to the chosen GPUs, until the set has k GPUs. GPUs on different hosts score 0. The paper
+/// publishes no scores; these come from the same authors' BandPilot code. Ties go to the first, in order of host and
+/// index. No evaluations; O(free GPUs x k).
 pub fn choose(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation> {
     if k == 0 || free.gpu_count() < k {
         return None;
@@ -17,7 +18,7 @@ pub fn choose(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocati
         let paths = &cluster.type_of(a.host).gpu_paths;
         if a.host == b.host { weight(paths[usize::from(a.gpu)][usize::from(b.gpu)]) } else { 0.0 }
     };
-    // Only pairs inside a host have a score; without one, the set begins with the first GPU.
+    // Only pairs inside a host have a score. Without such a pair, the set begins with the first GPU.
     let mut start = (0.0, 0);
     for i in 0..gpus.len() {
         for j in (i + 1..gpus.len()).take_while(|j| gpus[*j].host == gpus[i].host) {

@@ -1,4 +1,4 @@
-//! The networks and the line as kinds of models.
+//! The networks and LinearBW as kinds of models.
 
 use super::saved::{self, FORM};
 use super::{CONTINUAL, Flavour, Guard, LearnedNetwork, LearningTarget, Training};
@@ -6,7 +6,7 @@ use crate::network::learned::READINGS_MIN;
 use predict::{Candidates, HostShareTable, KindNameTaken, LearnedModel, Learner, LearnerData, ModelKinds, TrainingRun};
 use topology::{Allocation, Bytes};
 
-/// A network or a line with the settings of its training.
+/// A network, or LinearBW, with the settings of its training.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkKind {
     /// Kind of the predictor.
@@ -15,23 +15,23 @@ pub struct NetworkKind {
     pub training: Training,
 }
 
-/// BandPilot's Transformer: intra bandwidth and GPU count of every host.
+/// BandPilot's Transformer: reads intra bandwidth and GPU count of every host.
 pub static TRANSFORMER: NetworkKind = NetworkKind::published(LearningTarget::Network(Flavour::Transformer));
-/// LiteGD's Transformer: intra bandwidth and GPU mask of every host.
+/// LiteGD's Transformer: reads intra bandwidth and GPU mask of every host.
 pub static TRANSFORMER_LITEGD: NetworkKind = NetworkKind::published(LearningTarget::Network(Flavour::Litegd));
-/// The ablation: raw GPU ids.
+/// The ablation: reads raw GPU ids.
 pub static TRANSFORMER_NAIVE: NetworkKind = NetworkKind::published(LearningTarget::Network(Flavour::Naive));
-/// LinearBW: a line on ten features of the hosts.
+/// LinearBW: a linear function of ten features of the hosts.
 pub static LINEAR: NetworkKind = NetworkKind::published(LearningTarget::Line);
 
 impl NetworkKind {
-    /// Trained as published.
+    /// The kind with the published training settings.
     pub const fn published(what: LearningTarget) -> Self {
         NetworkKind { what, training: Training::PUBLISHED }
     }
 }
 
-/// Adds the networks and the line to the kinds of models that a program fits and reads.
+/// Adds the networks and LinearBW to the kinds of models that a program fits and reads.
 pub fn register(kinds: &mut ModelKinds) -> Result<(), KindNameTaken> {
     for kind in [&TRANSFORMER, &TRANSFORMER_LITEGD, &TRANSFORMER_NAIVE, &LINEAR] {
         kinds.add(kind)?;

@@ -1,13 +1,14 @@
 //! The layers of the networks, each with its backward pass.
 //!
-//! Sets of tokens are ragged: all tokens of all sets lie in one matrix, and `ends[s]` is where set `s` ends. A token attends to the
-//! tokens of its own set only, which is what masking of padded batches computes, without the padding.
+//! Sets of tokens have different lengths: all tokens of all sets are rows of one matrix, and set `s` ends at `ends[s]`.
+//! A token attends only to the tokens of its own set. The result equals that of masked, padded batches, without the
+//! padding.
 
 use super::real::{Real, add_transposed_product, product, product_transposed};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
-/// Added to the variance in [`layer_norm`].
+/// Constant added to the variance in [`layer_norm`].
 const EPSILON: f64 = 1e-5;
 
 /// Token ranges of every set.
@@ -15,7 +16,7 @@ pub fn ranges(ends: &[u32]) -> impl Iterator<Item = std::ops::Range<usize>> + '_
     (0..ends.len()).map(|s| if s == 0 { 0..ends[0] as usize } else { ends[s - 1] as usize..ends[s] as usize })
 }
 
-/// Gives a buffer its length for this batch; what it held does not matter.
+/// Resizes a buffer for this batch; its old values are not used.
 pub fn sized<R: Real>(buffer: &mut Vec<R>, len: usize) -> &mut [R] {
     buffer.resize(len, R::zero());
     buffer
@@ -54,7 +55,7 @@ pub fn linear_input_backward<R: Real>(
     product_transposed(dy, w, (t, outputs, inputs), beta, dx);
 }
 
-/// Negative values become 0.
+/// Sets negative values to 0.
 pub fn relu<R: Real>(x: &mut [R]) {
     for v in x {
         if *v < R::zero() {
@@ -63,7 +64,7 @@ pub fn relu<R: Real>(x: &mut [R]) {
     }
 }
 
-/// Gradients flow where the output was positive.
+/// Passes gradients where the output was positive.
 pub fn relu_backward<R: Real>(y: &[R], dy: &mut [R]) {
     for (d, v) in dy.iter_mut().zip(y) {
         if *v <= R::zero() {
@@ -72,15 +73,15 @@ pub fn relu_backward<R: Real>(y: &[R], dy: &mut [R]) {
     }
 }
 
-/// Draws which values survive.
+/// Draws the values that dropout keeps.
 pub struct Dropout<'r> {
-    /// Share of values that are dropped, in 1/65,536.
+    /// Share of dropped values, in 1/65,536.
     threshold: u16,
     rng: &'r mut ChaCha8Rng,
 }
 
 impl<'r> Dropout<'r> {
-    /// Drops a share `p` of all values, 0 to below 1.
+    /// Dropout of a share `p` of all values, 0 to below 1.
     pub fn new(p: f64, rng: &'r mut ChaCha8Rng) -> Self {
         Dropout { threshold: (p * 65_536.0) as u16, rng }
     }
@@ -100,7 +101,7 @@ impl<'r> Dropout<'r> {
     }
 }
 
-/// Multiplies element by element; an empty mask leaves everything as it is.
+/// Multiplies element by element; an empty mask changes no value.
 pub fn scale<R: Real>(x: &mut [R], mask: &[R]) {
     for (v, m) in x.iter_mut().zip(mask) {
         *v *= *m;
@@ -110,9 +111,9 @@ pub fn scale<R: Real>(x: &mut [R], mask: &[R]) {
 /// The learned part of a layer norm, one value per column.
 #[derive(Clone, Copy)]
 pub struct Affine<'a, R> {
-    /// Factors.
+    /// Factors of the columns.
     pub gain: &'a [R],
-    /// Summands.
+    /// Summands of the columns.
     pub bias: &'a [R],
 }
 
@@ -133,7 +134,7 @@ pub fn layer_norm<R: Real>(x: &[R], Affine { gain, bias }: Affine<R>, y: &mut [R
     }
 }
 
-/// Gradients of [`layer_norm`] from the rows and deviations that it kept: overwrites `dx`, adds to `dgain` and `dbias`.
+/// Gradients of [`layer_norm`] from the rows and deviations that it kept. Overwrites `dx`; adds to `dgain` and `dbias`.
 pub fn layer_norm_backward<R: Real>(
     dy: &[R],
     (hat, inverse): (&[R], &[R]),
@@ -175,7 +176,7 @@ pub fn softmax<R: Real>(x: &mut [R]) {
     }
 }
 
-/// From the gradient of the output to that of the input, in place: `d = p (d - Σ p d)`.
+/// Converts the gradient of the output to that of the input, in place: `d = p (d - Σ p d)`.
 pub fn softmax_backward<R: Real>(p: &[R], d: &mut [R]) {
     let along = p.iter().zip(d.iter()).fold(R::zero(), |s, (p, d)| s + *p * *d);
     for (d, p) in d.iter_mut().zip(p) {
@@ -183,7 +184,7 @@ pub fn softmax_backward<R: Real>(p: &[R], d: &mut [R]) {
     }
 }
 
-/// Attention inside the sets of a batch. Queries, keys and values are rows of three times `width`.
+/// Attention inside the sets of a batch. Queries, keys and values are parts of rows of three times `width`.
 #[derive(Clone, Copy)]
 pub struct Attention<'a> {
     /// End of every set, in tokens.
@@ -205,12 +206,12 @@ impl Attention<'_> {
         self.width / self.heads
     }
 
-    /// Position of a token's query for a head in `qkv`. The key lies `width` after it, the value twice that.
+    /// Position of a token's query for a head in `qkv`. The key is `width` after it, the value twice `width` after it.
     fn query_at(&self, token: usize, head: usize) -> usize {
         token * 3 * self.width + head * self.each()
     }
 
-    /// Attention weights of every set, head and token: softmax of scaled products of queries and keys.
+    /// Attention weights of every set, head and token: softmax of the scaled products of queries and keys.
     pub fn weights<R: Real>(&self, qkv: &[R], weights: &mut [R]) {
         let each = self.each();
         let by_root = R::one() / R::of(each as f64).sqrt();
@@ -254,8 +255,8 @@ impl Attention<'_> {
         }
     }
 
-    /// Gradients of [`Attention::weights`] and [`Attention::mix`]: overwrites `dqkv`. `weights` are those before dropout, `mask` the
-    /// dropout factors (empty without dropout).
+    /// Gradients of [`Attention::weights`] and [`Attention::mix`]. Overwrites `dqkv`. `weights` are the weights before
+    /// dropout; `mask` holds the dropout factors (empty without dropout).
     pub fn backward<R: Real>(&self, qkv: &[R], weights: &[R], mask: &[R], dout: &[R], dqkv: &mut [R]) {
         let each = self.each();
         let by_root = R::one() / R::of(each as f64).sqrt();
@@ -296,8 +297,8 @@ impl Attention<'_> {
     }
 }
 
-/// Attention pooling: one row per set, the average of its tokens weighted by a softmax of `x · query`. The output has rows of `stride`,
-/// of which the first `query.len()` are written; there is one weight per token.
+/// Attention pooling: one row per set, the average of its tokens weighted by a softmax of `x · query`. The output has
+/// rows of `stride`, of which the first `query.len()` values are written. There is one weight per token.
 #[derive(Clone, Copy)]
 pub struct Pooling<'a, R> {
     /// The learned query.
@@ -309,7 +310,7 @@ pub struct Pooling<'a, R> {
 }
 
 impl<R: Real> Pooling<'_, R> {
-    /// Fills `weights` and `out`.
+    /// Writes `weights` and `out`.
     pub fn forward(&self, x: &[R], weights: &mut [R], out: &mut [R]) {
         let d = self.query.len();
         for (s, r) in ranges(self.ends).enumerate() {
@@ -328,7 +329,7 @@ impl<R: Real> Pooling<'_, R> {
         }
     }
 
-    /// Gradients of [`Pooling::forward`]: overwrites `dx`, adds to `dquery`.
+    /// Gradients of [`Pooling::forward`]. Overwrites `dx`; adds to `dquery`.
     pub fn backward(&self, x: &[R], weights: &[R], dout: &[R], dx: &mut [R], dquery: &mut [R]) {
         let d = self.query.len();
         let mut dw: Vec<R> = Vec::new();
@@ -349,7 +350,7 @@ impl<R: Real> Pooling<'_, R> {
     }
 }
 
-/// Huber loss with its knee at 1, mean over the batch; `d` becomes the gradient.
+/// Mean Huber loss of the batch, with its knee at 1; `d` is overwritten with the gradient.
 pub fn huber<R: Real>(prediction: &[R], truth: &[R], d: &mut Vec<R>) -> f64 {
     let n = prediction.len().max(1) as f64;
     let mut loss = 0.0;

@@ -1,4 +1,5 @@
-//! Learned predictions across hosts: one network (or line) per message size, and the memory of continual learning.
+//! Learned predictions across hosts: one network (or linear function) per message size, and the memory of continual
+//! learning.
 
 use super::linear::FittedLine;
 use super::token_network::{Tape, TokenNetwork, TokenSets};
@@ -10,19 +11,19 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use topology::{Allocation, Bytes, Cluster};
 
-/// Fewest multi-host readings of a size that a predictor learns from.
+/// Minimum number of multi-host readings of a size from which a predictor learns.
 pub const READINGS_MIN: usize = 8;
-/// Most sizes with a network of their own; sizes with the most readings come first.
+/// Maximum number of sizes with their own network; the sizes with the most readings come first.
 pub const SIZES_MAX: usize = 16;
-/// Most readings that a replay buffer holds.
+/// Maximum number of readings in a replay buffer.
 pub const REPLAY_MAX: usize = 256;
 /// Weight of elastic weight consolidation (published).
 pub const LAMBDA: f64 = 2.0;
-/// Sets in one pass through a network; limits its memory.
+/// Number of sets in one pass through a network; limits its memory.
 const CHUNK: usize = 128;
-/// Least variance of scaled residuals in the Fisher information: a hundredth of the targets' deviation.
+/// Minimum variance of scaled residuals in the Fisher information: a hundredth of the targets' deviation.
 const NOISE_MIN: f64 = 1e-4;
-/// Least relative deviation of a prediction.
+/// Minimum relative deviation of a prediction.
 const SD_MIN: f64 = 0.003;
 /// Bounds of a prediction, GB/s; outputs of a network are clamped to them.
 const BUSBW_MIN_GB_PER_S: f64 = 1e-3;
@@ -52,25 +53,25 @@ impl LearningTarget {
 /// The function behind a predictor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Regressor {
-    /// A network and the reader of its allocations.
+    /// A network with the encoder of its allocations.
     Network {
-        /// Predicts from tokens.
+        /// The network that predicts from tokens.
         network: Box<TokenNetwork<f32>>,
-        /// Makes tokens of allocations.
+        /// The encoder from allocations to tokens.
         reader: Tokenizer,
     },
-    /// A line.
+    /// LinearBW.
     Line(FittedLine),
 }
 
 /// The memory of continual learning.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RehearsalMemory {
-    /// None: a line is solved again from all of its data.
+    /// None: LinearBW is fitted again from all of its data.
     None,
     /// Importance of each parameter (elastic weight consolidation).
     Fisher(Vec<f32>),
-    /// A uniform selection of the readings.
+    /// A uniform random selection of the readings.
     Replay(Vec<(Allocation, f64)>),
 }
 
@@ -79,13 +80,14 @@ pub enum RehearsalMemory {
 pub struct SizePredictor {
     /// Message size.
     pub size: Bytes,
-    /// Predicts the scaled bandwidth.
+    /// The function that predicts the scaled bandwidth.
     pub regressor: Regressor,
-    /// Scale of the (logarithm of the) bandwidth.
+    /// Scale of the bandwidth, or of its logarithm.
     pub target: Scale,
-    /// Relative deviation of readings from predictions, on the validation part (on all of them if it is too small).
+    /// Relative deviation of readings from predictions on the validation part (on all readings if that part is too
+    /// small).
     pub sd: f64,
-    /// Readings that it was learned from.
+    /// Number of readings from which it learned.
     pub seen: usize,
     /// Memory of the data so far.
     pub memory: RehearsalMemory,
@@ -96,7 +98,7 @@ pub struct SizePredictor {
 pub struct LearnedNetwork {
     /// Kind of all predictors.
     pub what: LearningTarget,
-    /// Ascending sizes, at least one.
+    /// The predictors in ascending order of size; at least one.
     pub by_size: Vec<SizePredictor>,
 }
 
@@ -109,11 +111,13 @@ pub enum Guard {
     None,
 }
 
-/// Settings of continual learning: gentler and shorter than the first training. The papers give none.
+/// Settings of continual learning: a smaller step size and fewer epochs than the first training. The papers give no
+/// settings.
 pub const CONTINUAL: Training =
     Training { epochs: 80, patience: 30, batch: 32, rate: 5e-4, decay: 1e-5, validation: 0.2, logarithm: true };
 
-/// By host type: the best bandwidth inside a host. It replaces the table's value of a single GPU, which has no limit inside the host.
+/// By host type: the best bandwidth inside a host. It replaces the table's value for a single GPU, which needs no link
+/// inside the host.
 fn alone(cluster: &Cluster, tables: &SizeTables) -> Vec<f64> {
     let best = |t: usize| {
         let by_count = tables.intra.best_by_count(cluster, t);
@@ -125,13 +129,13 @@ fn alone(cluster: &Cluster, tables: &SizeTables) -> Vec<f64> {
     v
 }
 
-/// The parts of an allocation, if it spans hosts of the table.
+/// The parts of an allocation, if it spans several hosts of the table.
 fn parts_of(table: &HostShareTable, a: &Allocation) -> Vec<HostShare> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
 impl SizePredictor {
-    /// Learns from multi-host readings of one size.
+    /// Trains on multi-host readings of one size.
     fn fit(
         what: LearningTarget,
         cluster: &Cluster,
@@ -193,7 +197,7 @@ impl SizePredictor {
         (sum / values.len().max(1) as f64).sqrt().clamp(SD_MIN, 1.0)
     }
 
-    /// Appends the predictions of all candidates; those on one host are 0, to be filled in by the caller.
+    /// Appends the predictions of all candidates. Those on one host are 0; the caller replaces them.
     fn means(&self, candidates: &Candidates, out: &mut Vec<f64>) {
         let spans = |p: &[HostShare]| p.len() > 1;
         match &self.regressor {
@@ -226,14 +230,14 @@ impl SizePredictor {
         }
     }
 
-    /// From the scaled output to GB/s.
+    /// Converts the scaled output to GB/s.
     fn back(&self, scaled: f64, logarithm: bool) -> f64 {
         let v = self.target.up(if scaled.is_finite() { scaled } else { 0.0 });
         let v = if logarithm { v.min(20.0).exp() } else { v };
         v.clamp(BUSBW_MIN_GB_PER_S, BUSBW_MAX_GB_PER_S)
     }
 
-    /// Continues to learn from new readings; see [`LearnedNetwork::learn`].
+    /// Trains further on new readings; see [`LearnedNetwork::learn`].
     fn learn(
         &mut self,
         table: &HostShareTable,
@@ -256,8 +260,8 @@ impl SizePredictor {
             RehearsalMemory::Replay(r) if guard == Guard::Published => r,
             _ => &[],
         };
-        // New and old readings have equal weight in training and validation: a buffer of many old ones must not outweigh the few that
-        // report a change.
+        // New and old readings have equal weight in training and validation. Otherwise many old readings in a buffer
+        // would outweigh a few that report a change.
         let old_held = held.min(replayed.len() / 2);
         let times = ((replayed.len() - old_held) / rest.len().max(1)).max(1);
         let repeated = rest.iter().cycle().take(rest.len() * times).map(|i| &new[*i]);
@@ -283,7 +287,7 @@ impl SizePredictor {
     }
 }
 
-/// Averages the Fisher information of `seen` and of `new` readings, weighted by their numbers.
+/// Averages the Fisher information of the `seen` and the `new` readings, weighted by their numbers.
 fn average_fisher(old: &mut [f32], new_fisher: Vec<f32>, seen: usize, new: usize) {
     let (before, now) = (seen as f32, new as f32);
     for (o, n) in old.iter_mut().zip(new_fisher) {
@@ -291,7 +295,7 @@ fn average_fisher(old: &mut [f32], new_fisher: Vec<f32>, seen: usize, new: usize
     }
 }
 
-/// Reservoir sampling: after `seen` and the new readings, each of them is in the buffer with the same probability.
+/// Reservoir sampling: all readings, the `seen` ones and the new ones, are in the buffer with the same probability.
 fn keep_evenly(kept: &mut Vec<(Allocation, f64)>, new: &[(Allocation, f64)], seen: usize, rng: &mut ChaCha8Rng) {
     for (i, row) in new.iter().enumerate() {
         if kept.len() < REPLAY_MAX {
@@ -305,7 +309,7 @@ fn keep_evenly(kept: &mut Vec<(Allocation, f64)>, new: &[(Allocation, f64)], see
     }
 }
 
-/// Variance of a network's residuals on samples, on the scale that it learns.
+/// Variance of a network's residuals on samples, on the scale of its outputs.
 fn noise(network: &TokenNetwork<f32>, samples: &Samples) -> f64 {
     let mut tape = Tape::default();
     let sum: f64 = (samples.sets.iter().zip(&samples.targets))
@@ -317,7 +321,7 @@ fn noise(network: &TokenNetwork<f32>, samples: &Samples) -> f64 {
     (sum / samples.len().max(1) as f64).max(NOISE_MIN)
 }
 
-/// Number of readings held out of `n`; 0 if there are too few.
+/// Number of readings held out of `n`; 0 if `n` is too small.
 fn validation_count(n: usize, share: f64) -> usize {
     if n < 10 { 0 } else { ((n as f64 * share).round() as usize).clamp(2, n / 2) }
 }
@@ -339,7 +343,7 @@ fn split(mut s: Samples, held: usize) -> (Samples, Samples) {
 }
 
 impl LearnedNetwork {
-    /// Learns from multi-host readings by size. None if no size has [`READINGS_MIN`] of them.
+    /// Trains on multi-host readings by size. None if no size has [`READINGS_MIN`] readings.
     pub fn fit(
         what: LearningTarget,
         data: LearnerData,
@@ -367,7 +371,8 @@ impl LearnedNetwork {
         (0..self.by_size.len()).min_by(|a, b| off(&self.by_size[*a]).total_cmp(&off(&self.by_size[*b]))).unwrap_or(0)
     }
 
-    /// Predictions of all candidates by the predictor of the nearest size, in one batch; 0 for those on one host. `out` is overwritten.
+    /// Predictions of all candidates by the predictor of the nearest size, in one batch; 0 for those on one host. `out`
+    /// is overwritten.
     pub fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
         out.clear();
         self.by_size[self.nearest(size)].means(candidates, out);
@@ -378,9 +383,10 @@ impl LearnedNetwork {
         self.by_size[self.nearest(size)].sd
     }
 
-    /// Learns new multi-host readings of a size without forgetting the old ones, by the method of each paper: the Transformer by elastic
-    /// weight consolidation, LiteGD's by replay. Cost: a training of [`CONTINUAL`] on `new` (and the replay buffer). Returns `None`
-    /// and learns nothing for a line, without readings, or if a reading lies on one host or is not a positive number.
+    /// Learns new multi-host readings of a size without forgetting the old ones, by the method of each paper: the
+    /// Transformer by elastic weight consolidation, LiteGD's by replay. Cost: a training of [`CONTINUAL`] on `new` (and
+    /// the replay buffer). Returns `None` and learns nothing for LinearBW, for an empty `new`, or if a reading is of an
+    /// allocation on one host or is not a positive number.
     pub fn learn(
         &mut self,
         table: &HostShareTable,
@@ -398,7 +404,7 @@ impl LearnedNetwork {
         self.by_size[at].learn(table, new, guard, settings, seed)
     }
 
-    /// Parameters of one predictor.
+    /// Number of parameters of one predictor.
     pub fn parameter_count(&self) -> usize {
         match &self.by_size[0].regressor {
             Regressor::Network { network, .. } => network.parameters.len(),
@@ -406,7 +412,7 @@ impl LearnedNetwork {
         }
     }
 
-    /// Bytes that the parameters of all predictors take in memory.
+    /// Memory of the parameters of all predictors, bytes.
     pub fn parameter_bytes(&self) -> usize {
         let each = |s: &SizePredictor| match &s.regressor {
             Regressor::Network { network, .. } => size_of_val(&network.parameters[..]),

@@ -1,9 +1,9 @@
 //! LinearBW: least squares on ten features of the hosts, the baseline of BandPilot's newer version.
 //!
-//! The features are those of its published code: mean, deviation, largest and smallest intra bandwidth over the hosts; how many hosts;
-//! mean, deviation and largest count, largest minus smallest; total count. Bandwidths are raw, not logarithms, as there. The
-//! published code descends a gradient; here the least squares are solved directly, with a ridge of [`RIDGE`] against features that
-//! do not vary.
+//! The features are those of its published code: mean, deviation, largest and smallest intra bandwidth over the hosts;
+//! number of hosts; mean, deviation and largest count, largest minus smallest; total count. Like that code, the
+//! features use raw bandwidths, not logarithms. The published code uses gradient descent; this code solves the least
+//! squares directly, with a ridge of [`RIDGE`] against features that do not vary.
 
 use super::tokens::Scale;
 use linalg::LowerTriangular;
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 /// Number of features.
 pub const FEATURES: usize = 10;
-/// Added to the diagonal of the (scaled) normal equations per sample.
+/// Ridge added to the diagonal of the (scaled) normal equations, per sample.
 const RIDGE: f64 = 1e-6;
-/// Least prediction; a line may fall to zero and below.
+/// Minimum prediction, because a linear function can give zero or negative values.
 const BUSBW_MIN_GB_PER_S: f64 = 0.01;
 
-/// A fitted line.
+/// A fitted linear function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FittedLine {
     /// Scales of the features.
@@ -58,7 +58,8 @@ fn features(parts: &[HostShare], alone_gb_per_s: &[f64]) -> [f64; FEATURES] {
 }
 
 impl FittedLine {
-    /// Least squares. None only if the equations cannot be solved, which the ridge prevents for finite values.
+    /// Solves the least squares. None only if the equations cannot be solved; the ridge prevents this for finite
+    /// values.
     pub fn fit(seen: &[Vec<HostShare>], busbw_gb_per_s: &[f64], alone_gb_per_s: Vec<f64>) -> Option<FittedLine> {
         let n = seen.len();
         let rows: Vec<[f64; FEATURES]> = seen.iter().map(|p| features(p, &alone_gb_per_s)).collect();
@@ -82,14 +83,14 @@ impl FittedLine {
         Some(FittedLine { scales, weights, offset_gb_per_s, alone_gb_per_s })
     }
 
-    /// GB/s of a candidate.
+    /// Predicted bandwidth of a candidate, GB/s.
     pub fn busbw_gb_per_s(&self, parts: &[HostShare]) -> f64 {
         let row = features(parts, &self.alone_gb_per_s);
         let v = (0..FEATURES).map(|f| self.weights[f] * self.scales[f].down(row[f])).sum::<f64>();
         (v + self.offset_gb_per_s).clamp(BUSBW_MIN_GB_PER_S, 1e6)
     }
 
-    /// Whether the line can be used.
+    /// True if all values are usable.
     pub fn check(&self, types: usize) -> Result<(), String> {
         let numbers = self.weights.iter().chain([&self.offset_gb_per_s]).all(|v| v.is_finite() && v.abs() < 1e9);
         let alone = self.alone_gb_per_s.len() == types

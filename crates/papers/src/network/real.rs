@@ -1,6 +1,6 @@
-//! Numbers that the networks compute with, and products of row-major matrices.
+//! The number types of the networks, and products of row-major matrices.
 //!
-//! Networks run in `f32`; the tests check every gradient in `f64` with the very same code.
+//! Networks run in `f32`; the tests check every gradient in `f64` with the same code.
 
 use ndarray::{ArrayView2, ArrayViewMut2, LinalgScalar, linalg::general_mat_mul};
 use std::ops::{AddAssign, MulAssign, Neg, SubAssign};
@@ -9,11 +9,11 @@ use std::ops::{AddAssign, MulAssign, Neg, SubAssign};
 pub trait Real:
     LinalgScalar + PartialOrd + AddAssign + SubAssign + MulAssign + Neg<Output = Self> + Default + Send + Sync
 {
-    /// Nearest number of this kind.
+    /// Converts from `f64`, to the nearest number of this type.
     fn of(v: f64) -> Self;
-    /// As `f64`.
+    /// Converts to `f64`.
     fn f64(self) -> f64;
-    /// e to the power of it.
+    /// Exponential function.
     fn exp(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
@@ -40,7 +40,7 @@ macro_rules! real {
 real!(f32);
 real!(f64);
 
-/// A row-major matrix in borrowed memory. Panics if the length is not `rows * columns`: a mistake of the caller.
+/// A row-major matrix in borrowed memory. Panics if the length is not `rows * columns`; the caller must prevent that.
 fn view<R: Real>(data: &[R], rows: usize, columns: usize) -> ArrayView2<'_, R> {
     ArrayView2::from_shape((rows, columns), data).expect("the length is rows times columns")
 }

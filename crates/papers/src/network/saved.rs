@@ -1,4 +1,4 @@
-//! Networks and lines as part of a model file.
+//! The saved form of networks and LinearBW in a model file.
 
 use super::learned::{
     LearnedNetwork, LearningTarget, READINGS_MIN, REPLAY_MAX, Regressor, RehearsalMemory, SIZES_MAX, SizePredictor,
@@ -10,15 +10,15 @@ use predict::LearnedModel;
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Bytes, Cluster};
 
-/// Largest parameter that is read: training never comes near it.
+/// Largest parameter that is accepted from a file; training stays far below it.
 const PARAMETER_MAX: f32 = 1e3;
-/// Largest entry of a Fisher information that is read.
+/// Largest entry of a Fisher information that is accepted from a file.
 const FISHER_MAX: f32 = 1e12;
 
-/// As kept in a file.
+/// A predictor in its saved form.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SavedLearned {
-    /// Absent for a line.
+    /// Absent for LinearBW.
     network: Option<Flavour>,
     sizes: Vec<SavedSize>,
 }
@@ -72,7 +72,7 @@ impl LearnedNetwork {
         SavedLearned { network, sizes: self.by_size.iter().map(size).collect() }
     }
 
-    /// Checks everything that a prediction relies on; the message says what is wrong.
+    /// Checks all values that a prediction uses; the message names the fault.
     fn of_saved(saved: SavedLearned, cluster: &Cluster) -> Result<LearnedNetwork, String> {
         if saved.sizes.is_empty() || saved.sizes.len() > SIZES_MAX {
             return Err(format!("it holds {} networks; 1 to {SIZES_MAX} are supported", saved.sizes.len()));
@@ -86,10 +86,10 @@ impl LearnedNetwork {
     }
 }
 
-/// The form of the files.
+/// Name of the file format.
 pub(super) const FORM: &str = "learned";
 
-/// Reads the text that [`LearnedNetwork`] was saved as.
+/// Reads the saved text of a [`LearnedNetwork`].
 pub(super) fn load(text: &str, cluster: &Cluster) -> Result<Box<dyn LearnedModel>, String> {
     let saved = serde_json::from_str(text).map_err(|e| format!("it is damaged: {e} of its `{FORM}`"))?;
     Ok(Box::new(LearnedNetwork::of_saved(saved, cluster)?))

@@ -1,20 +1,20 @@
-//! What a network looks like: its sizes, and where each group of parameters lies.
+//! The shape of a network: its sizes, and the position of each group of parameters.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// How a token's features enter.
+/// The input layer for the features of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Embedding {
-    /// BandPilot: bandwidth and count by a linear layer each, joined, projected, ReLU.
+    /// BandPilot: a linear layer each for bandwidth and count, concatenated, projected, ReLU.
     Branches {
         /// Width of the count's layer.
         count_width: usize,
     },
     /// One linear layer over all features.
     Flat {
-        /// How many.
+        /// Number of features.
         features: usize,
     },
 }
@@ -22,19 +22,19 @@ pub enum Embedding {
 /// Sizes of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NetworkShape {
-    /// How tokens enter.
+    /// The input layer for tokens.
     pub embedding: Embedding,
     /// Width of a token.
     pub width: usize,
     /// Encoder layers.
     pub layers: usize,
-    /// Attention heads; divides the width.
+    /// Number of attention heads; divides the width.
     pub heads: usize,
     /// Width of the feed-forward part.
     pub feed_forward: usize,
-    /// Share of values dropped while training.
+    /// Share of values that dropout removes in training.
     pub dropout: f64,
-    /// Is the total GPU count appended to the pooled token?
+    /// True if the total GPU count is appended to the pooled token.
     pub total: bool,
 }
 
@@ -49,7 +49,7 @@ pub const BANDPILOT: NetworkShape = NetworkShape {
     total: true,
 };
 
-/// Largest sizes that are read from a file.
+/// Maximum sizes that are accepted from a file.
 const WIDTH_MAX: usize = 256;
 const LAYERS_MAX: usize = 24;
 const FEED_FORWARD_MAX: usize = 2048;
@@ -87,32 +87,33 @@ pub(crate) enum InHead {
 }
 const IN_HEAD: usize = 7;
 
-/// One group of parameters, a matrix of `inputs x outputs` (biases have one row).
+/// One group of parameters: a matrix of `inputs x outputs` (biases have one row).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterGroup {
-    /// For messages: `layer 2: query bias`.
+    /// Name in messages: `layer 2: query bias`.
     pub name: String,
-    /// Place in the vector of all parameters.
+    /// Position in the vector of all parameters.
     pub range: Range<usize>,
-    /// Rows; what a unit of this group sums over, which sets the scale of its initial values.
+    /// Number of rows. An output of this group sums over this number of inputs, which sets the scale of its initial
+    /// values.
     pub inputs: usize,
-    /// Columns.
+    /// Number of columns.
     pub outputs: usize,
-    /// What its initial values are.
+    /// The kind of its initial values.
     pub start: InitialValues,
 }
 
 /// Initial values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InitialValues {
-    /// Uniform within plus and minus this.
+    /// Uniform between minus and plus this value.
     Uniform(f64),
-    /// All the same.
+    /// All equal to this value.
     Constant(f64),
 }
 
 impl NetworkShape {
-    /// Features of a token.
+    /// Number of features of a token.
     pub fn features(&self) -> usize {
         match self.embedding {
             Embedding::Branches { .. } => 2,
@@ -130,7 +131,7 @@ impl NetworkShape {
         }
     }
 
-    /// Is this a network that can be built?
+    /// True if a network of this shape can be built.
     pub fn check(&self) -> Result<(), String> {
         let features_fine = match self.embedding {
             Embedding::Branches { count_width } => (1..=FEATURES_MAX).contains(&count_width),
@@ -149,7 +150,7 @@ impl NetworkShape {
 
     /// All groups, in the order of the vector of parameters.
     ///
-    /// Keys and the pooling query have no bias: a softmax does not notice one, so it would be a parameter that never learns.
+    /// Keys and the pooling query have no bias: a softmax ignores such a bias, so its gradient would always be 0.
     pub fn groups(&self) -> Vec<ParameterGroup> {
         let mut groups: Vec<ParameterGroup> = Vec::new();
         let mut at = 0;
@@ -157,7 +158,8 @@ impl NetworkShape {
             groups.push(ParameterGroup { name, range: at..at + inputs * outputs, inputs, outputs, start });
             at += inputs * outputs;
         };
-        // The starting values are those of the common frameworks: uniform within one over the root of the inputs.
+        // The initial values are those of the common frameworks: uniform within one over the root of the number of
+        // inputs.
         let uniform = |inputs: usize| InitialValues::Uniform(1.0 / (inputs as f64).sqrt());
         let (w, zero, one) = (self.width, InitialValues::Constant(0.0), InitialValues::Constant(1.0));
         match self.embedding {

@@ -1,4 +1,4 @@
-//! The Transformer encoder over sets of tokens: one forward pass for training and for use, and its backward pass.
+//! The Transformer encoder over sets of tokens: one forward pass for training and prediction, and its backward pass.
 //!
 //! Post-norm layers with ReLU as in the published code of BandPilot; attention pooling; a head of three layers.
 
@@ -14,26 +14,26 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// Tokens of many sets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenSets<R> {
-    /// Features of all tokens, rows of [`NetworkShape::features`].
+    /// Features of all tokens, as rows of [`NetworkShape::features`].
     pub tokens: Vec<R>,
-    /// Position of every token: its host's place in the cluster.
+    /// Position of every token: the place of its host in the cluster.
     pub positions: Vec<u32>,
-    /// Where each set ends.
+    /// End of each set, in tokens.
     pub ends: Vec<u32>,
-    /// By set: the (scaled) total count, appended to the pooled token.
+    /// The (scaled) total count of each set, appended to its pooled token.
     pub totals: Vec<R>,
 }
 
 impl<R> TokenSets<R> {
-    /// How many sets.
+    /// Number of sets.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
-    /// None?
+    /// True if there are no sets.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
-    /// Forgets all, keeps the memory.
+    /// Removes all sets and keeps the memory.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
@@ -47,12 +47,12 @@ impl<R> TokenSets<R> {
 pub struct TokenNetwork<R> {
     /// Its sizes.
     pub shape: NetworkShape,
-    /// All parameters, group after group.
+    /// All parameters, one group after the other.
     pub parameters: Vec<R>,
     groups: Vec<ParameterGroup>,
 }
 
-/// What a forward pass leaves for the backward pass; kept between batches so that its memory is reused.
+/// Intermediate values that a forward pass keeps for the backward pass; reused between batches.
 #[derive(Clone, Debug, Default)]
 pub struct Tape<R> {
     joined: Vec<R>,
@@ -88,7 +88,7 @@ struct LayerTape<R> {
     inverse2: Vec<R>,
 }
 
-/// Sinusoids of a position, as in "Attention is all you need", added to a token.
+/// Adds the sinusoids of a position to a token, as in "Attention is all you need".
 fn add_position<R: Real>(token: &mut [R], position: u32) {
     let width = token.len() as f64;
     for (i, pair) in token.chunks_exact_mut(2).enumerate() {
@@ -99,7 +99,7 @@ fn add_position<R: Real>(token: &mut [R], position: u32) {
 }
 
 impl<R: Real> TokenNetwork<R> {
-    /// With random initial values.
+    /// A network with random initial values.
     pub fn new(shape: NetworkShape, seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let groups = shape.groups();
@@ -112,13 +112,13 @@ impl<R: Real> TokenNetwork<R> {
         }
         TokenNetwork { shape, parameters, groups }
     }
-    /// With given values; None if there are too few or too many.
+    /// A network with the given parameters; None if their number is wrong.
     pub fn with(shape: NetworkShape, parameters: Vec<R>) -> Option<Self> {
         let groups = shape.groups();
         let wanted = groups.last().map_or(0, |g| g.range.end);
         (parameters.len() == wanted).then_some(TokenNetwork { shape, parameters, groups })
     }
-    /// Where each group of parameters lies.
+    /// The position of each group of parameters.
     pub fn groups(&self) -> &[ParameterGroup] {
         &self.groups
     }
@@ -132,8 +132,9 @@ impl<R: Real> TokenNetwork<R> {
         self.group(self.shape.in_head(g))
     }
 
-    /// One prediction per set, in `tape.out`. With `dropout` the pass is for training and `tape` keeps every layer; without, layers
-    /// share one, and the arithmetic is the same. O(tokens x parameters + tokens² per set).
+    /// Computes one prediction per set, in `tape.out`. With `dropout` the pass is for training and `tape` keeps the
+    /// values of every layer. Without it all layers share one set of buffers; the arithmetic is the same.
+    /// O(tokens x parameters + tokens² per set).
     pub fn forward(&self, sets: &TokenSets<R>, mut dropout: Option<Dropout>, keep: bool, tape: &mut Tape<R>) {
         let (s, t, w) = (&self.shape, sets.positions.len(), self.shape.width);
         self.embed(sets, tape);
@@ -193,7 +194,7 @@ impl<R: Real> TokenNetwork<R> {
         }
     }
 
-    /// One encoder layer: `x` becomes its output; what was in it moves to the tape.
+    /// One encoder layer: replaces `x` by its output and moves the old `x` to the tape.
     fn encode(
         &self,
         l: usize,
@@ -245,8 +246,8 @@ impl<R: Real> TokenNetwork<R> {
         layer_norm(a, Affine { gain: p(InLayer::Gain2), bias: p(InLayer::Bias2) }, sized(x, t * w), hat, inverse);
     }
 
-    /// Adds the gradients of all parameters to `gradient`, given those of the outputs of the last forward pass, which must have kept
-    /// its tape.
+    /// Adds the gradients of all parameters to `gradient`, given the gradients of the outputs of the last forward pass.
+    /// That pass must have been one for training.
     pub fn backward(&self, sets: &TokenSets<R>, tape: &mut Tape<R>, dout: &[R], gradient: &mut [R]) {
         let (s, t, w) = (&self.shape, sets.positions.len(), self.shape.width);
         let [a, b, c] = s.head();
@@ -305,7 +306,7 @@ impl<R: Real> TokenNetwork<R> {
         }
     }
 
-    /// `dx` holds the gradient of the layer's output, and then that of its input.
+    /// On entry `dx` holds the gradient of the layer's output, on return that of its input.
     fn encode_backward(
         &self,
         l: usize,
@@ -318,7 +319,8 @@ impl<R: Real> TokenNetwork<R> {
         let p = |g| self.layer(l, g);
         let at = |g| self.shape.in_layer(l, g);
         let one = R::one();
-        // Second norm and feed-forward. `ds` is the gradient of the sum below the norm: it flows to `y` directly and through both layers.
+        // Second norm and feed-forward. `ds` is the gradient of the sum before the norm: it flows to `y` directly and
+        // through both layers.
         let ds = sized(dy, t * w);
         let affine = grad.two(at(InLayer::Gain2), at(InLayer::Bias2));
         layer_norm_backward(dx, (&tape.hat2, &tape.inverse2), p(InLayer::Gain2), ds, affine);
@@ -382,7 +384,7 @@ impl<R> Gradient<'_, R> {
     fn of(&mut self, g: usize) -> &mut [R] {
         &mut self.all[self.groups[g].range.clone()]
     }
-    /// Two neighbouring groups.
+    /// Mutable access to two neighbouring groups.
     fn two(&mut self, g: usize, next: usize) -> (&mut [R], &mut [R]) {
         let (a, b) = (self.groups[g].range.clone(), self.groups[next].range.clone());
         debug_assert_eq!(a.end, b.start);

@@ -1,4 +1,4 @@
-//! From the parts of an allocation to what a network reads: one token per host.
+//! Converts the parts of an allocation to the inputs of a network: one token per host.
 
 use super::shape::{BANDPILOT, Embedding, NetworkShape};
 use super::token_network::TokenSets;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flavour {
-    /// BandPilot: intra bandwidth and GPU count of every host; six layers of width 32; the total count goes to the head.
+    /// BandPilot: intra bandwidth and GPU count of every host; six layers of width 32; the total count enters the head.
     Transformer,
-    /// LiteGD: intra bandwidth and the GPU mask of every host; three layers. The paper gives no width but 642 KB in all: width 64 with
-    /// a feed-forward part of 256 has that size.
+    /// LiteGD: intra bandwidth and the GPU mask of every host; three layers. The paper gives no width, only 642 KB in
+    /// all. Width 64 with a feed-forward part of 256 has that size.
     Litegd,
-    /// The ablation of BandPilot's Fig. 9: raw GPU ids, nothing measured. As in the published code, the ids of a host are the bits of
-    /// its mask, one token per host; otherwise BandPilot's network.
+    /// The ablation of BandPilot's Fig. 9: raw GPU ids, no measured input. As in the published code, the ids of a host
+    /// are the bits of its mask, one token per host. The rest is BandPilot's network.
     Naive,
 }
 
 impl Flavour {
-    /// The shape of its network, where hosts have up to `bits` GPUs.
+    /// The shape of the network for hosts of up to `bits` GPUs.
     pub fn shape(self, bits: usize) -> NetworkShape {
         match self {
             Flavour::Transformer => BANDPILOT,
@@ -36,7 +36,7 @@ impl Flavour {
     }
 }
 
-/// Mean and deviation that something is scaled by.
+/// Mean and deviation that scale a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
     /// Mean.
@@ -46,35 +46,35 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Of some values; the deviation is 1 where they do not vary.
+    /// The scale of these values; the deviation is 1 if they do not vary.
     pub fn of(values: impl Iterator<Item = f64> + Clone) -> Scale {
         let n = values.clone().count().max(1) as f64;
         let mean = values.clone().sum::<f64>() / n;
         let sd = (values.map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
         Scale { mean, sd: if sd > 1e-9 { sd } else { 1.0 } }
     }
-    /// Scaled.
+    /// Scales a value.
     pub fn down(&self, v: f64) -> f64 {
         (v - self.mean) / self.sd
     }
-    /// Back.
+    /// Reverses the scaling.
     pub fn up(&self, v: f64) -> f64 {
         v * self.sd + self.mean
     }
-    /// Whether the line can be used.
+    /// True if mean and deviation are usable.
     pub fn fine(&self) -> bool {
         self.mean.is_finite() && self.mean.abs() < 1e9 && self.sd.is_finite() && (1e-9..1e9).contains(&self.sd)
     }
 }
 
-/// Turns parts into tokens.
+/// Converts parts to tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tokenizer {
-    /// Which network reads.
+    /// The network that reads the tokens.
     pub flavour: Flavour,
-    /// GPUs of the largest host type.
+    /// Number of GPUs of the largest host type.
     pub bits: usize,
-    /// Are logarithms of bandwidths read?
+    /// True if inputs are logarithms of bandwidths.
     pub logarithm: bool,
     /// Scale of intra bandwidths.
     pub intra: Scale,
@@ -82,12 +82,13 @@ pub struct Tokenizer {
     pub count: Scale,
     /// Scale of total counts.
     pub total: Scale,
-    /// By host type: what one GPU, which needs no link inside its host, is read as: the best bandwidth of the type.
+    /// By host type: the input for a single GPU, which needs no link inside its host. It is the best bandwidth of the
+    /// type.
     pub alone_gb_per_s: Vec<f64>,
 }
 
 impl Tokenizer {
-    /// Scaled on these allocations.
+    /// An encoder whose scales come from these allocations.
     pub fn new(
         flavour: Flavour,
         bits: usize,
@@ -110,7 +111,7 @@ impl Tokenizer {
         if self.logarithm { v.ln() } else { v }
     }
 
-    /// Appends one allocation, its hosts in the order of the cluster whatever the order of `parts`.
+    /// Appends one allocation; its tokens are in the cluster's order of hosts, for any order of `parts`.
     pub fn push(&self, parts: &[HostShare], sets: &mut TokenSets<f32>) {
         let mut order: Vec<&HostShare> = parts.iter().collect();
         order.sort_unstable_by_key(|p| p.host);
@@ -130,7 +131,7 @@ impl Tokenizer {
         sets.totals.push(self.total.down(total(parts)) as f32);
     }
 
-    /// Can it be used by a network of this shape?
+    /// True if a network of this shape can use it.
     pub fn check(&self, shape: &NetworkShape, types: usize) -> Result<(), String> {
         let scales = [self.intra, self.count, self.total].iter().all(Scale::fine);
         let alone = self.alone_gb_per_s.len() == types

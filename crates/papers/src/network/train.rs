@@ -6,22 +6,22 @@ use predict::accuracy::shuffle;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-/// How to train. The defaults are BandPilot's published settings.
+/// Settings of a training. The defaults are BandPilot's published settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Training {
-    /// Most passes over the data.
+    /// Maximum number of passes over the data.
     pub epochs: usize,
-    /// Passes without improvement after which training stops.
+    /// Number of passes without improvement after which training stops.
     pub patience: usize,
-    /// Samples per step.
+    /// Number of samples per step.
     pub batch: usize,
-    /// Highest step size; a cosine takes it down to [`RATE_MIN`] at the last epoch.
+    /// Largest step size; a cosine schedule reduces it to [`RATE_MIN`] at the last epoch.
     pub rate: f64,
     /// Decoupled weight decay.
     pub decay: f64,
-    /// Share of the samples that early stopping and the deviation are judged on (published code: a tenth).
+    /// Share of the samples that is held out for early stopping and the deviation (published code: a tenth).
     pub validation: f64,
-    /// Is the logarithm of bandwidths learned, and of intra bandwidths read?
+    /// True if targets and intra bandwidths are logarithms.
     pub logarithm: bool,
 }
 
@@ -45,28 +45,28 @@ impl Default for Training {
 
 /// Step size at the end of the cosine (published code).
 pub const RATE_MIN: f64 = 1e-6;
-/// Gradients longer than this are shortened to it (published code).
+/// Maximum length of a gradient; longer ones are shortened to it (published code).
 const GRADIENT_LENGTH_MAX: f64 = 1.0;
 
-/// Samples: sets and the scaled value of each.
+/// Samples: sets with the scaled value of each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// One set each.
+    /// The sets, one per sample.
     pub sets: Vec<TokenSets<f32>>,
     /// Scaled targets.
     pub targets: Vec<f32>,
 }
 
 impl Samples {
-    /// How many.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.sets.len()
     }
-    /// None?
+    /// True if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty()
     }
-    /// Some of them as one batch.
+    /// Some of the samples as one batch.
     pub fn batch(&self, which: &[usize], sets: &mut TokenSets<f32>, targets: &mut Vec<f32>) {
         sets.clear();
         targets.clear();
@@ -89,7 +89,7 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// Fresh, for so many parameters.
+    /// The initial state for `parameters` parameters.
     pub fn new(parameters: usize) -> Self {
         Adam { m: vec![0.0; parameters], v: vec![0.0; parameters], steps: 0 }
     }
@@ -109,12 +109,12 @@ impl Adam {
     }
 }
 
-/// Holds parameters near where they were, as much as each matters: elastic weight consolidation.
+/// Elastic weight consolidation: a penalty on changes of parameters, weighted by the importance of each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Anchor {
-    /// Where they were.
+    /// The earlier values of the parameters.
     pub parameters: Vec<f32>,
-    /// How much each matters: the diagonal of the Fisher information.
+    /// The importance of each parameter: the diagonal of the Fisher information.
     pub fisher: Vec<f32>,
     /// Weight of the penalty `lambda Σ fisher (p - anchor)²`.
     pub lambda: f64,
@@ -133,11 +133,11 @@ impl Anchor {
 /// The course of a training run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainingProgress {
-    /// Epochs run.
+    /// Number of epochs run.
     pub epochs: usize,
     /// Epoch (from 0) whose parameters were kept.
     pub best_epoch: usize,
-    /// Loss on the validation samples after every epoch; on the training samples if there are none.
+    /// Loss after every epoch on the validation samples, or on the training samples if there are no validation samples.
     pub losses: Vec<f64>,
 }
 
@@ -150,9 +150,9 @@ pub fn loss(network: &TokenNetwork<f32>, samples: &Samples, tape: &mut Tape<f32>
     huber(&tape.out, &targets, &mut d)
 }
 
-/// Trains `network` in place and leaves in it the parameters of the epoch that did best on `validation`.
+/// Trains `network` in place and keeps the parameters of the epoch with the lowest loss on `validation`.
 ///
-/// Pure: the same arguments give the same parameters.
+/// Deterministic: the same arguments give the same parameters.
 pub fn train(
     network: &mut TokenNetwork<f32>,
     samples: &Samples,
@@ -187,7 +187,7 @@ pub fn train(
                 a.add_gradient(&network.parameters, &mut gradient);
             }
             if !limit_length(&mut gradient) {
-                continue; // an absurd reading must not destroy the network
+                continue; // an extreme reading must not destroy the network
             }
             adam.step(&mut network.parameters, &gradient, rate, settings.decay);
         }
@@ -229,9 +229,10 @@ pub fn penalty(a: &Anchor, parameters: &[f32]) -> f64 {
     a.lambda * sum
 }
 
-/// Diagonal of the Fisher information per reading, where readings scatter around the scaled prediction with this variance: the mean over
-/// samples of the squared derivative of the prediction, over the variance. The penalty of an [`Anchor`] is then, to first order and
-/// without cross terms, the mean squared change of the network's predictions of those samples, in units of their noise.
+/// Diagonal of the Fisher information per reading, for readings that scatter around the scaled prediction with this
+/// variance: the mean over samples of the squared derivative of the prediction, divided by the variance. To first order
+/// and without cross terms, the penalty of an [`Anchor`] is then the mean squared change of the network's predictions
+/// of those samples, in units of their noise.
 pub fn fisher(network: &TokenNetwork<f32>, samples: &Samples, variance: f64) -> Vec<f32> {
     let n = network.parameters.len();
     let (mut sum, mut gradient, mut tape) = (vec![0.0f32; n], vec![0.0f32; n], Tape::default());

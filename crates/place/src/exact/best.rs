@@ -1,19 +1,20 @@
-//! From scored candidates to the best few: ties, different splits, and the best split on other hosts.
+//! Selects the best few scored candidates: ties, different splits, and the best split on other hosts.
 
 use super::{Scored, TIE};
 use crate::objective::Objective;
 use predict::{Candidates, HostShare};
 use topology::{Allocation, HostId};
 
-/// Most runner-ups that have the split of the best on other hosts: no model knows how hosts of a type differ until it saw them, so these
-/// are worth a probe where no other split comes close.
+/// Maximum number of runner-ups with the best split on other hosts. Models cannot predict differences between hosts of
+/// one type without readings of them, so these runner-ups are worth a probe if no other split comes close.
 pub const OTHER_HOSTS: usize = 3;
-/// They must promise this share of the best.
+/// Minimum share of the best score for such runner-ups.
 const OTHER_HOSTS_SHARE: f64 = 0.97;
 
-/// How fragmented a choice leaves the cluster; smaller is better, compared between ties only.
+/// Fragmentation that a choice causes; smaller is better. Used only between ties.
 ///
-/// First, hosts that were wholly free and are only partly taken; then hosts touched; then GPUs left over on touched hosts.
+/// First the number of entirely free hosts that become partly used, then the number of hosts touched, then the number
+/// of free GPUs left on them.
 fn fragmentation(parts: &[HostShare], free: &Allocation, whole: &dyn Fn(&HostShare) -> bool) -> (usize, usize, usize) {
     let mut broken = 0;
     let mut left = 0;
@@ -25,7 +26,8 @@ fn fragmentation(parts: &[HostShare], free: &Allocation, whole: &dyn Fn(&HostSha
     (broken, parts.len(), left)
 }
 
-/// The best `keep` of scored candidates with different splits over the hosts; ties go to the least fragmentation. O(candidates).
+/// The best `keep` scored candidates with different splits over the hosts; ties go to the least fragmentation.
+/// O(candidates).
 pub fn best_of(objective: &Objective, candidates: &Candidates, scores: &[f64], keep: usize) -> Vec<Scored> {
     if candidates.is_empty() {
         return Vec::new();
@@ -33,7 +35,7 @@ pub fn best_of(objective: &Objective, candidates: &Candidates, scores: &[f64], k
     let order = in_order(objective, candidates, scores, keep);
     let best = scores[order[0] as usize];
     let mut picked = Picked::default();
-    // Candidates that were not judged among the jobs are no runner-ups.
+    // Candidates that were not judged among the jobs cannot be runner-ups.
     for i in order.into_iter().filter(|i| scores[*i as usize] > f64::NEG_INFINITY || best == f64::NEG_INFINITY) {
         let parts = candidates.parts(i as usize);
         let close_to_best = scores[i as usize] >= OTHER_HOSTS_SHARE * best;
@@ -53,12 +55,13 @@ pub fn best_of(objective: &Objective, candidates: &Candidates, scores: &[f64], k
     chosen.into_iter().map(scored).collect()
 }
 
-/// The higher score first, then the earlier candidate.
+/// Orders by higher score, then by earlier position.
 fn by_score(scores: &[f64], a: u32, b: u32) -> std::cmp::Ordering {
     scores[b as usize].total_cmp(&scores[a as usize]).then(a.cmp(&b))
 }
 
-/// The head of the candidates, best first: all that tie with the best, least fragmentation first, then enough for the runner-ups.
+/// The head of the sorted candidates: all ties with the best, least fragmentation first, then enough others for the
+/// runner-ups.
 fn in_order(objective: &Objective, candidates: &Candidates, scores: &[f64], keep: usize) -> Vec<u32> {
     let (request, table) = (objective.request, objective.table());
     let whole = |p: &HostShare| request.free.mask(p.host) == table.all_gpus(p.host);
@@ -67,7 +70,7 @@ fn in_order(objective: &Objective, candidates: &Candidates, scores: &[f64], keep
     let head = order.len().min(64.max(keep * 8));
     if head < order.len() {
         order.select_nth_unstable_by(head - 1, |a, b| by_score(scores, *a, *b));
-        // Everything that ties with the best belongs to the head, wherever the selection cut.
+        // All ties with the best belong to the head, even beyond the selection's cut.
         let best = order[..head].iter().map(|i| scores[*i as usize]).fold(f64::NEG_INFINITY, f64::max);
         let tied: Vec<u32> = order[head..].iter().copied().filter(|i| close(scores[*i as usize], best)).collect();
         order.truncate(head);
@@ -80,12 +83,12 @@ fn in_order(objective: &Objective, candidates: &Candidates, scores: &[f64], keep
     order
 }
 
-/// The number of GPUs by type of host; a single host is its own class.
+/// The number of GPUs by host type; a single host is its own class.
 type Split = (Option<HostId>, Vec<(u16, u8)>);
 /// The number of GPUs by host.
 type HostCounts = Vec<(HostId, u8)>;
 
-/// The candidates picked so far.
+/// The candidates selected so far.
 #[derive(Default)]
 struct Picked {
     /// Different splits, best first.
@@ -93,12 +96,12 @@ struct Picked {
     seen: Vec<Split>,
     /// Hosts of the first candidate.
     first: HostCounts,
-    /// The split of the first candidate on other hosts.
+    /// The split of the first candidate, on other hosts.
     others: Vec<(HostCounts, u32)>,
 }
 
 impl Picked {
-    /// Takes candidate `i` if its split is new, or if it is the best split on other hosts and close to the best.
+    /// Takes candidate `i` if its split is new, or if it has the best split and a score close to the best.
     fn see(&mut self, i: u32, parts: &[HostShare], keep: usize, close_to_best: bool) {
         let mut split: Vec<(u16, u8)> = parts.iter().map(|p| (p.host_type, p.count)).collect();
         split.sort_unstable();

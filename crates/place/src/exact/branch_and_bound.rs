@@ -6,7 +6,8 @@ use crate::request::{Refusal, Request};
 use crate::shape::{Left, Shape};
 use predict::{BandwidthModel, Candidates, HostShare};
 
-/// Visits only branches that can still hold one of the best `keep` candidates, and collects those. Returns the number of candidates judged.
+/// Visits only branches that can still hold one of the best `keep` candidates, and collects these. Returns the number
+/// of candidates judged.
 pub(super) fn branch_and_bound(
     model: &dyn BandwidthModel,
     request: &Request,
@@ -44,7 +45,7 @@ struct Walk<'a> {
     shape: &'a Shape,
     keep: usize,
     nodes_max: u64,
-    /// Best values seen, descending, for different splits.
+    /// Best values so far, one per split, descending.
     floor: Vec<(f64, Vec<u8>)>,
     nodes: u64,
     leaves: u64,
@@ -52,12 +53,13 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The value that a candidate must reach to matter.
+    /// The minimum value at which a candidate is kept.
     fn needed(&self) -> f64 {
         if self.floor.len() < self.keep { 0.0 } else { self.floor[self.keep - 1].0 * (1.0 - TIE) }
     }
 
-    /// Visits host `i` and those after it. `intra` and `nic`: the smallest rates of the chosen parts. `false` beyond the limit of nodes.
+    /// Visits host `i` and those after it. `intra` and `nic` are the smallest rates of the chosen parts. `false` beyond
+    /// the limit of nodes.
     fn go(&mut self, i: usize, left: Left, chosen: &mut Vec<HostShare>, intra: f64, nic: f64) -> bool {
         self.nodes += 1;
         if self.nodes > self.nodes_max {
@@ -70,7 +72,7 @@ impl Walk<'_> {
         if !self.shape.can_end(i, left) {
             return true;
         }
-        // Something is left to place, so at least one more host comes.
+        // GPUs remain to be placed, so at least one more host follows.
         let most = self
             .model
             .upper_bound_hosts_or_more(intra, nic, chosen.len() + 1, self.request.gpus)
@@ -79,7 +81,7 @@ impl Walk<'_> {
             return true;
         }
         let options = self.options;
-        // Large counts first: good candidates early make the floor high.
+        // Large counts first: early good candidates raise the floor.
         for (c, parts) in options[i].by_count.iter().enumerate().take(left.gpus as usize).rev() {
             let Some(less) = self.shape.take(left, c + 1) else { continue };
             for p in parts {
@@ -94,7 +96,7 @@ impl Walk<'_> {
         self.go(i + 1, left, chosen, intra, nic)
     }
 
-    /// Judges a complete candidate, and keeps it if it can be among the best.
+    /// Judges a complete candidate and keeps it if it can be among the best.
     fn judge(&mut self, chosen: &[HostShare]) {
         self.leaves += 1;
         let v = (self.mean)(chosen);

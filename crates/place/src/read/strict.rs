@@ -1,4 +1,4 @@
-//! JSON in which no field is given twice: serde_json would take the last one in silence.
+//! JSON that refuses repeated fields: serde_json would silently take the last one.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! Free GPUs by host: the freest hosts, hosts that hold a job, filling hosts in order.
+//! Free GPUs by host: hosts with the most free GPUs, hosts that hold a job, filling hosts in order.
 
 use topology::{Allocation, GpuMask, HostId};
 
@@ -12,7 +12,7 @@ pub fn freest_first(free: &Allocation) -> Vec<FreeHost> {
     hosts
 }
 
-/// Hosts that can hold the whole job.
+/// Hosts that each can hold the whole job.
 pub fn singles(free: &Allocation, k: usize) -> impl Iterator<Item = FreeHost> + '_ {
     free.parts().iter().copied().filter(move |(_, m)| m.count() >= k)
 }
@@ -22,7 +22,7 @@ pub fn subsets_of(mask: GpuMask, k: usize) -> impl Iterator<Item = GpuMask> {
     mask.subsets().filter(move |m| m.count() == k)
 }
 
-/// n over k, capped at 2^127.
+/// The binomial coefficient n over k, capped at 2^127.
 pub fn choose(n: usize, k: usize) -> u128 {
     let mut c: u128 = 1;
     for i in 0..k.min(n.saturating_sub(k)) {
@@ -34,7 +34,7 @@ pub fn choose(n: usize, k: usize) -> u128 {
     if k > n { 0 } else { c }
 }
 
-/// Takes `k` GPUs host by host in the given order, on each those that `pick` names.
+/// Takes `k` GPUs host by host in the given order; `pick` selects the GPUs of each host.
 pub fn fill(
     hosts: impl IntoIterator<Item = FreeHost>,
     k: usize,

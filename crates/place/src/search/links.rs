@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use topology::{Cluster, GpuMask, HostId, PathKind};
 
-/// BandPilot's weights of link labels, 𝒯 of algorithm 5: the paper leaves them open, these are those of its public code
-/// (`core/topology.py`); NODE and PHB, which it does not know, lie between SYS and PIX in steps of our choice.
+/// BandPilot's weights of link labels, 𝒯 of algorithm 5. The paper does not give them; these are the weights of its
+/// public code (`core/topology.py`). That code does not have NODE and PHB; their weights are our choice, in steps
+/// between SYS and PIX.
 pub fn weight(path: PathKind) -> f64 {
     match path {
         PathKind::Same => 0.0,
@@ -58,7 +59,8 @@ impl<'a> PairSums<'a> {
         self.table(self.cluster.host(host).host_type)[mask.0 as usize]
     }
 
-    /// The `k` GPUs of `free` with the largest sum, the first of equals. Exhaustive: O(2^GPUs), once per type and free set.
+    /// The `k` GPUs of `free` with the largest sum; ties go to the first. Exhaustive: O(2^GPUs), once per type and free
+    /// set.
     pub fn best(&mut self, host: HostId, free: GpuMask, k: usize) -> GpuMask {
         let key = (self.cluster.host(host).host_type, free, k);
         if let Some(m) = self.best.get(&key) {

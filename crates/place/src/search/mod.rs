@@ -3,10 +3,11 @@
 //! | kind | files |
 //! |---|---|
 //! | exact, and for clusters of any size | [`crate::exact`], [`oracle`], [`crate::threshold`] |
-//! | today's rules, by topology alone | [`topo`], [`slurm`] |
-//! | what searches are made of | [`hosts`], [`links`], [`admit`], [`one`] |
+//! | rules by topology alone | [`topo`], [`slurm`] |
+//! | shared parts of searches | [`hosts`], [`links`], [`admit`], [`one`] |
 //!
-//! A search sees the request through an [`Objective`] and judges every step in one batch. The rules return one allocation.
+//! A search sees the request through an [`Objective`] and judges every step in one batch. A rule by topology returns
+//! one allocation.
 
 pub mod hosts;
 pub mod links;
@@ -24,18 +25,19 @@ use topology::{Allocation, Cluster};
 pub use oracle::OracleSearch;
 pub use registry::{BuildSearch, Registry, SearchEntry, SearchNameTaken};
 
-/// A way to choose GPUs.
+/// A search for GPUs.
 ///
-/// A search maximises [`Objective::scores`] over the allocations that satisfy the request; deterministic, a seed is part of the search.
+/// A search maximises [`Objective::scores`] over the allocations that satisfy the request. Deterministic: a seed is
+/// part of the search.
 pub trait Search: Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
-    /// True if an answer by this search leaves the simple rule only for a gain beyond the slack ([`crate::policy`]). Searches that stand
-    /// for another scheduler's choice do not keep to it.
+    /// True if an answer by this search leaves the simple rule only for a gain larger than the slack
+    /// ([`crate::policy`]). False for searches that reproduce another scheduler's choice.
     fn keeps_to_rule(&self) -> bool {
         false
     }
-    /// The best `keep` allocations that it finds, best first.
+    /// The best `keep` allocations that the search finds, best first.
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal>;
 }
 
@@ -59,7 +61,7 @@ impl Search for Exact {
 pub struct Rule {
     /// The name on the command line.
     pub name: &'static str,
-    /// Chooses that many of these free GPUs; None if too few are free.
+    /// Chooses `k` of these free GPUs; None if too few are free.
     pub choose: fn(&Cluster, &Allocation, usize) -> Option<Allocation>,
 }
 
@@ -75,14 +77,14 @@ impl Search for Rule {
     }
 }
 
-/// The rules that ship.
+/// The shipped rules by topology.
 const SHIPPED_RULES: [Rule; 3] = [
     Rule { name: "topo", choose: topo::choose },
     Rule { name: "slurm-bestfit", choose: slurm::best_fit },
     Rule { name: "slurm-topo", choose: slurm::tree },
 ];
 
-/// The GPUs that a search without knowledge of pods and limits may choose from; refuses requests that ask for those.
+/// The GPUs from which a search that ignores pods and limits may choose; refuses requests that have pods or limits.
 pub fn admit(objective: &Objective, search: &'static str) -> Result<Allocation, Refusal> {
     let r = objective.request;
     if r.asks_shape() {
@@ -96,12 +98,12 @@ pub fn admit(objective: &Objective, search: &'static str) -> Result<Allocation, 
     r.usable(objective.cluster)
 }
 
-/// The refusal where fewer GPUs are free than wanted.
+/// The refusal for fewer free GPUs than requested.
 pub fn not_enough(request: &Request, free: &Allocation) -> Refusal {
     Refusal::NotEnough { wanted: request.gpus, free: free.gpu_count() }
 }
 
-/// An allocation with what the model expects of it and what it is worth.
+/// An allocation with the model's prediction and its score.
 pub fn scored(objective: &Objective, allocation: Allocation) -> Scored {
     let parts: Vec<HostShare> = allocation.parts().iter().map(|&(h, m)| objective.part(h, m)).collect();
     Scored {
@@ -112,7 +114,7 @@ pub fn scored(objective: &Objective, allocation: Allocation) -> Scored {
     }
 }
 
-/// What a search that found `allocation` returns. `before`: evaluations of the objective when it began.
+/// The result of a search that found `allocation`. `before`: evaluations of the objective before the search.
 pub fn one(objective: &Objective, allocation: Allocation, before: u64) -> SearchResult {
     let evaluations = objective.evaluations() - before;
     SearchResult { best: vec![scored(objective, allocation)], evaluations }

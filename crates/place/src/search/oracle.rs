@@ -1,4 +1,4 @@
-//! The best there is, whatever the model.
+//! The allocation with the highest score, for any model.
 
 use super::Search;
 use super::hosts::choose;
@@ -10,22 +10,24 @@ use crate::shape::Shape;
 use predict::{Candidates, HostShare};
 use topology::{Allocation, GpuMask, HostId};
 
-/// Up to so many k-subsets of the free GPUs are all judged (18 free GPUs always are).
+/// Maximum number of k-subsets of the free GPUs that are all judged (18 free GPUs never have more).
 pub const SUBSETS_MAX: u128 = 50_000;
 
-/// Oracle of both papers (GBE's denominator): the allocation with the highest score of all.
+/// The oracle of both papers (denominator of GBE): the allocation with the highest score of all.
 ///
-/// BandPilot searches by brute force, LiteGD (section 5.3) by the best intra-host group per host and count, combined over all splits and
-/// pruned; the latter is exact only where the GPUs of a host differ in intra bandwidth alone. Here:
+/// BandPilot searches by brute force. LiteGD (section 5.3) takes the best intra-host group per host and count, combines
+/// them over all splits and prunes; that is exact only if the GPUs of a host differ in intra bandwidth alone. This
+/// oracle:
 ///
-/// - where the free GPUs have at most [`SUBSETS_MAX`] k-subsets, every k-subset is judged: exact for any model;
-/// - else, without other jobs, [`crate::exact`]: exact for models that see a host's GPUs through their number, NIC rate and intra bandwidth
-///   and never fall when the latter rises;
-/// - else, with other jobs, every split with every GPU set of a host that no other dominates: same number, same NIC rate alone and merged
-///   with each job on the host (where NICs are shared by physics, also as many GPUs on NICs of each rate that the same jobs use), and
-///   intra bandwidth alone and merged nowhere lower. Exact under the same condition.
+/// - If the free GPUs have at most [`SUBSETS_MAX`] k-subsets, judges every k-subset: exact for any model.
+/// - Otherwise, without other jobs, uses [`crate::exact`]: exact for models that see a host's GPUs through their
+///   number, NIC rate and intra bandwidth, and never fall when the intra bandwidth rises.
+/// - Otherwise, with other jobs, judges every split with every GPU set of a host that no other set dominates. A
+///   dominating set has the same number of GPUs, the same NIC rate alone and merged with each job on the host (where
+///   NICs are shared by physics, also as many GPUs on NICs of each rate that the same jobs use), and at least the same
+///   intra bandwidth alone and merged. Exact under the same condition.
 ///
-/// One batch, at most [`COMBINATIONS_MAX`] candidates: beyond it is refused.
+/// One batch of at most [`COMBINATIONS_MAX`] candidates; larger requests are refused.
 pub struct OracleSearch;
 
 impl Search for OracleSearch {
@@ -43,7 +45,7 @@ impl Search for OracleSearch {
         if choose(free.gpu_count(), k) <= SUBSETS_MAX {
             every_subset(objective, &free, k, &mut candidates);
             if candidates.is_empty() {
-                // Which of pods and limits cannot be kept, exact search says.
+                // Exact search determines which pods or limits cannot be kept.
                 return crate::exact::search(objective, keep);
             }
         } else if !objective.contended() {
@@ -65,7 +67,7 @@ impl Search for OracleSearch {
     }
 }
 
-/// Every k-subset of the free GPUs that keeps the request's pods and limits.
+/// Every k-subset of the free GPUs that satisfies the request's pods and limits.
 fn every_subset(objective: &Objective, free: &Allocation, k: usize, out: &mut Candidates) {
     fn go(
         objective: &Objective,
@@ -95,13 +97,13 @@ fn every_subset(objective: &Objective, free: &Allocation, k: usize, out: &mut Ca
     go(objective, free.parts(), k, &mut Vec::new(), out);
 }
 
-/// The properties in which GPU sets of a host are interchangeable.
+/// The properties in which interchangeable GPU sets of a host agree.
 #[derive(PartialEq)]
 struct Seen {
     /// NIC rates, alone and merged with every job on the host.
     nic_rates: Vec<u64>,
-    /// Where NICs are shared by physics: rate of every NIC, which jobs use it, how many of the chosen GPUs; sorted, for NICs alike in all
-    /// of these can change places.
+    /// Where NICs are shared by physics: the rate of every NIC, the jobs that use it, and the number of chosen GPUs
+    /// next to it. Sorted, because NICs that agree in all three are interchangeable.
     nics: Vec<(u64, u32, usize)>,
 }
 

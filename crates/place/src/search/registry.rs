@@ -1,7 +1,7 @@
 //! The searches and contention rules that a program offers, by name.
 //!
-//! [`Registry::shipped`] holds what the tool itself needs. A program that offers more (the published systems, a site's own search) adds
-//! it before it reads requests; nothing in this crate knows those names.
+//! [`Registry::shipped`] holds the searches and rules of linkwise itself. A program that offers more (the published
+//! systems, a site's own search) adds them before it reads requests. No code in this crate depends on those names.
 
 use super::{Exact, OracleSearch, SHIPPED_RULES, Search};
 use crate::merge::MergeRule;
@@ -36,7 +36,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// What the tool ships.
+    /// The searches and rules that linkwise ships.
     pub fn shipped() -> Registry {
         let entry = |name, about, build| SearchEntry { name, about, build };
         let searches = vec![
@@ -79,12 +79,12 @@ impl Registry {
         Ok(())
     }
 
-    /// Adds a rule of how jobs share.
+    /// Adds a rule by which jobs share bandwidth.
     pub fn add_merge_rule(&mut self, rule: &'static MergeRule) -> Result<(), SearchNameTaken> {
         if self.contentions.iter().any(|c| c.name() == rule.name) {
             return Err(SearchNameTaken(rule.name));
         }
-        // After the shipped merge, before what is no merge.
+        // Inserted after the shipped merge and before the rules that do not merge.
         self.contentions.insert(1, Contention::MergeBy(rule));
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Registry {
         })
     }
 
-    /// The rules of how jobs share.
+    /// The rules by which jobs share bandwidth.
     pub fn contentions(&self) -> &[Contention] {
         &self.contentions
     }

@@ -1,9 +1,10 @@
-//! What Slurm gives for `sbatch --gpus=k` (`select/cons_tres`), as far as GPUs go.
+//! The GPUs that Slurm allocates for `sbatch --gpus=k` (`select/cons_tres`).
 //!
-//! Rewritten from its documentation (the topology guide, the gres.conf and select plugin pages of schedmd.com) and from what the 22.05 code
-//! was seen to do; `--gpus=8` over at least three idle nodes gives 6+1+1, lowest GPUs first. Assumed where it depends on the site: CPUs
-//! are free in proportion to GPUs, all nodes have one weight, and `AutoDetect=nvml` fills gres.conf's `Links`, so that GPUs with most
-//! NVLinks between them are preferred on a node. Without `Links` Slurm takes the lowest indices: this setting is the favourable one.
+//! Written from its documentation (the topology guide, the gres.conf and select plugin pages of schedmd.com) and from
+//! observed behaviour of version 22.05: `--gpus=8` over at least three idle nodes gives 6+1+1, lowest GPUs first.
+//! Assumptions where sites differ: CPUs are free in proportion to GPUs, all nodes have one weight, and
+//! `AutoDetect=nvml` fills `Links` of gres.conf, so that Slurm prefers the GPUs of a node with the most NVLinks between
+//! them. Without `Links` Slurm takes the lowest indices, so this assumption favours Slurm.
 
 use super::hosts::{FreeHost, fill};
 use super::links::{PairSums, nvlinks};
@@ -11,8 +12,9 @@ use topology::{Allocation, Cluster};
 
 /// Best fit without a topology plugin: Slurm's "one-dimensional array" of nodes.
 ///
-/// Runs of consecutive nodes with free GPUs are formed. Until the job has its GPUs: the tightest run that can hold the rest, else the
-/// largest; in a run the tightest node that can hold the rest, else its nodes in order. No evaluations; O(hosts²) at worst.
+/// Forms runs of consecutive nodes with free GPUs. Until the job has its GPUs, takes the tightest run that can hold the
+/// rest, otherwise the largest run; inside a run the tightest node that can hold the rest, otherwise its nodes in
+/// order. No evaluations; O(hosts²) at worst.
 pub fn best_fit(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation> {
     if k == 0 || free.gpu_count() < k {
         return None;
@@ -27,12 +29,13 @@ pub fn best_fit(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Alloca
     take(cluster, by_best_fit(runs, k), k)
 }
 
-/// Best fit with `topology/tree`, whose switches are the cluster file's tiers (nearest to the hosts first; without tiers all hosts hang on
-/// one switch).
+/// Best fit with `topology/tree`, whose switches are the cluster file's tiers (nearest to the hosts first). Without
+/// tiers one switch connects all hosts.
 ///
-/// The topology guide: "identify the lowest level switch in the hierarchy that can satisfy a job's request", then "select resources on its
-/// underlying leaf switches using a best-fit algorithm". Between switches of one level the tightest; leaves and nodes as runs and nodes
-/// in [`best_fit`]. Slurm's own code takes the nodes of a leaf in order; the tightest node first is kinder to it. No evaluations.
+/// The topology guide: "identify the lowest level switch in the hierarchy that can satisfy a job's request", then
+/// "select resources on its underlying leaf switches using a best-fit algorithm". Among switches of one level, takes
+/// the tightest; leaves and nodes are taken like runs and nodes in [`best_fit`]. Slurm's own code takes the nodes of a
+/// leaf in order; taking the tightest node first favours Slurm. No evaluations.
 pub fn tree(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation> {
     if k == 0 || free.gpu_count() < k {
         return None;
@@ -51,7 +54,7 @@ fn gpus(hosts: &[FreeHost]) -> usize {
     hosts.iter().map(|h| h.1.count()).sum()
 }
 
-/// Free hosts by the switch of a tier above them; above the highest tier one switch has all hosts.
+/// Free hosts by the switch of a tier above them; above the highest tier, one switch connects all hosts.
 fn under_switches(cluster: &Cluster, hosts: &[FreeHost], tier: usize) -> Vec<Vec<FreeHost>> {
     let switch = |h: &FreeHost| if tier < cluster.tiers().len() { cluster.switch_of(tier, h.0) } else { 0 };
     let mut sorted = hosts.to_vec();
@@ -59,7 +62,7 @@ fn under_switches(cluster: &Cluster, hosts: &[FreeHost], tier: usize) -> Vec<Vec
     sorted.chunk_by(|a, b| switch(a) == switch(b)).map(<[FreeHost]>::to_vec).collect()
 }
 
-/// The hosts in the order in which best fit takes them from the groups, until `k` GPUs are there.
+/// The hosts in the order in which best fit takes them from the groups, until they have `k` GPUs.
 fn by_best_fit(mut groups: Vec<Vec<FreeHost>>, k: usize) -> Vec<FreeHost> {
     let mut order = Vec::new();
     let mut left = k;
@@ -78,7 +81,7 @@ fn by_best_fit(mut groups: Vec<Vec<FreeHost>>, k: usize) -> Vec<FreeHost> {
     order
 }
 
-/// `k` GPUs from hosts in order, on each those with most NVLinks between them.
+/// `k` GPUs from hosts in order; on each host those with the most NVLinks between them.
 fn take(cluster: &Cluster, order: Vec<FreeHost>, k: usize) -> Option<Allocation> {
     let mut links = PairSums::new(cluster, nvlinks);
     fill(order, k, |h, m, count| links.best(h, m, count))

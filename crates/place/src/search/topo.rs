@@ -1,4 +1,4 @@
-//! The topology-compactness heuristic: what a careful scheduler packs today.
+//! The topology-compactness heuristic: the packing of a topology-aware scheduler.
 
 use super::hosts::{fill, freest_first, singles};
 use super::links::{PairSums, weight};
@@ -6,9 +6,10 @@ use topology::{Allocation, Cluster};
 
 /// Topo: arXiv 2506.15595, algorithm 5, "which mirrors the strategy employed by schedulers like Slurm".
 ///
-/// Score(S') is the sum of link weights 𝒯 over all pairs of S'. If single hosts can hold the job, the best-scored of *all* their k-subsets
-/// (exhaustive); else the freest hosts until they can hold it, S_pool. Where the paper leaves "any subset of S_pool", hosts are filled in
-/// that order and the last gives its best-scored GPUs; equal scores go to the host with the fewest free GPUs, as a best fit does. The
+/// Score(S') is the sum of link weights 𝒯 over all pairs of S'. If single hosts can hold the job, the result is the
+/// best-scored of *all* their k-subsets (exhaustive). Otherwise S_pool is made of the hosts with the most free GPUs
+/// until they can hold the job. The paper then allows "any subset of S_pool"; this code fills hosts in that order, and
+/// the last host gives its best-scored GPUs. Ties go to the host with the fewest free GPUs, as in a best fit. The
 /// weights are those of the authors' public code (NVLink 3 to 6 by count, PXB 2, PIX 1.5, SYS 1).
 ///
 /// No evaluations. O(2^GPUs x GPUs) per host type and O(2^GPUs) per different free set of a host.

@@ -9,19 +9,19 @@ use rustc_hash::FxHasher;
 use std::collections::HashSet;
 use std::hash::Hasher;
 
-/// Most parts of all candidates of one batch together.
+/// Maximum number of parts of all candidates of one batch together.
 const PARTS_MAX: usize = 60_000;
-/// Most candidates of one batch, however small.
+/// Maximum number of candidates of one batch, for candidates of any size.
 const CANDIDATES_MAX: usize = 600;
-/// Candidates that are judged whatever their size.
+/// Number of candidates that are judged whatever their size.
 const CANDIDATES_MIN: usize = 64;
-/// Levels below a plan's that are tried one after another where counts do not add up.
+/// Number of levels below a plan's that are tried in turn if counts do not add up.
 const DOWN: [usize; 11] = [0, 1, 2, 3, 4, 6, 12, 24, 48, 96, 192];
 
-/// Candidates that differ and keep the request.
+/// Different candidates that satisfy the request.
 pub(super) struct Pool<'a> {
     request: &'a Request,
-    /// Does the request ask more of the counts than their sum?
+    /// True if the request constrains the counts beyond their sum.
     shaped: bool,
     seen: HashSet<u64>,
     pub candidates: Candidates,
@@ -32,7 +32,7 @@ impl<'a> Pool<'a> {
         Pool { request, shaped: request.asks_shape(), seen: HashSet::new(), candidates: Candidates::new() }
     }
 
-    /// `false` if it is known already or breaks the request.
+    /// Adds a candidate; `false` if it is a repeat or breaks the request.
     pub fn add(&mut self, parts: &[HostShare]) -> bool {
         let fits = !self.shaped || accepts(self.request, parts);
         let new = fits && self.seen.insert(signature(parts));
@@ -43,15 +43,15 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Do the counts of a candidate keep pods and limits?
+/// True if the counts of a candidate keep pods and limits.
 pub(super) fn accepts(request: &Request, parts: &[HostShare]) -> bool {
     let counts: Vec<usize> = parts.iter().map(|p| usize::from(p.count)).collect();
     request.accepts_counts(&counts)
 }
 
-/// Makes candidates of the most promising plans.
+/// Builds candidates of the most promising plans.
 pub(super) fn build_candidates(levels: &Levels, plans: &mut [Plan], k: usize, pool: &mut Pool) {
-    // Stable, so that equal promises keep the order of lists, floors and types.
+    // Stable, so that plans of equal promise keep the order of lists, floors and types.
     plans.sort_by(|a, b| b.promise_gb_per_s.total_cmp(&a.promise_gb_per_s));
     let mut known: HashSet<u64> = HashSet::new();
     let mut builder = CandidateBuilder::new(levels);
@@ -63,7 +63,8 @@ pub(super) fn build_candidates(levels: &Levels, plans: &mut [Plan], k: usize, po
         if !known.insert(plan.signature) {
             continue;
         }
-        // Caps that suffice may not add up to exactly `k`: then a lower level, where hosts may give other counts too.
+        // Sufficient caps may not add up to exactly `k`. A lower level is then tried, where hosts may also give other
+        // counts.
         for down in DOWN {
             let Some(level) = plan.level.checked_sub(down).filter(|l| *l > 0) else { break };
             work += plan.hosts + plan.table.list.len() / 4;
@@ -80,7 +81,7 @@ pub(super) fn build_candidates(levels: &Levels, plans: &mut [Plan], k: usize, po
     }
 }
 
-/// Builds candidates; keeps its memory between them.
+/// Builds candidates; reuses its memory between them.
 struct CandidateBuilder<'l, 'o> {
     levels: &'l Levels<'o>,
     by_cap: Vec<Vec<u32>>,

@@ -1,15 +1,15 @@
-//! What the hosts of a list can give at every level.
+//! The number of GPUs that the hosts of a list can give at every level.
 
 use super::candidates::mix;
 use super::levels::Levels;
 
-/// For one floor: how many hosts of a kind can give how many GPUs at every level.
+/// For one floor: the number of hosts of each kind that can give each number of GPUs, at every level.
 pub(super) struct HostsByCountAndLevel {
     pub stride: usize,
     kinds: usize,
-    /// `[level][kind][cap]`: hosts whose largest count it is.
+    /// `[level][kind][cap]`: number of hosts whose largest count is `cap`.
     hosts: Vec<u32>,
-    /// `[level][kind][count]`: hosts that can give it, whatever else they can.
+    /// `[level][kind][count]`: number of hosts that can give `count`, whatever their other counts.
     exactly: Vec<u32>,
 }
 
@@ -23,20 +23,20 @@ impl HostsByCountAndLevel {
             let i = i as usize;
             let kind = levels.rows[i].kind;
             let row = &above[i * stride..(i + 1) * stride];
-            // Downwards in counts, the level at which this cap is reached must rise to matter.
+            // In descending counts, a cap matters only if it is reached at a higher level than all before.
             let mut reached = 0;
             for cap in (1..stride).rev() {
                 let level = usize::from(row[cap]);
-                exactly[at(level, kind, cap)] += 1; // level 0 is never looked at
+                exactly[at(level, kind, cap)] += 1; // level 0 is never used
                 if level > reached {
-                    // From `level` down to `reached + 1` the cap is this.
+                    // From `level` down to `reached + 1` the cap is `cap`.
                     hosts[at(level, kind, cap)] = hosts[at(level, kind, cap)].wrapping_add(1);
                     hosts[at(reached, kind, cap)] = hosts[at(reached, kind, cap)].wrapping_sub(1);
                     reached = level;
                 }
             }
         }
-        // From changes to totals, downwards from the highest level.
+        // Sums the changes to totals, from the highest level down.
         let width = kinds * stride;
         for level in (1..=levels.count()).rev() {
             for j in 0..width {
@@ -55,13 +55,13 @@ impl HostsByCountAndLevel {
             .fold(0, |h, j| mix(h, (j as u64) << 32 | u64::from(self.hosts[from + j])))
     }
 
-    /// How many hosts of these kinds can give so many GPUs at a level.
+    /// Number of hosts of these kinds that can give `count` GPUs at a level.
     pub fn exactly(&self, level: usize, kinds: u32, count: usize) -> usize {
         let of_kind = |t: usize| self.exactly[(level * self.kinds + t) * self.stride + count] as usize;
         (0..self.kinds).filter(|t| kinds >> t & 1 == 1).map(of_kind).sum()
     }
 
-    /// The fewest hosts of these kinds that give `k` GPUs at a level, and how many there are.
+    /// The smallest number of hosts of these kinds that gives `k` GPUs at a level, and the number of such hosts.
     pub fn fewest(&self, level: usize, kinds: u32, k: usize) -> Option<(usize, usize)> {
         let (mut left, mut hosts, mut all) = (k, 0, 0);
         for cap in (1..self.stride).rev() {

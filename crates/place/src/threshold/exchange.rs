@@ -5,18 +5,18 @@ use crate::options::HostOptions;
 use predict::{Candidates, HostShare};
 use topology::{Allocation, GpuMask, HostId};
 
-/// How many of the best candidates are improved in a round.
+/// Number of best candidates that are improved in a round.
 const BEST: usize = 3;
-/// Most parts of a round's candidates together.
+/// Maximum number of parts of a round's candidates together.
 const PARTS_MAX: usize = 20_000;
-/// Most rounds; a round that finds nothing better is the last.
+/// Maximum number of rounds; a round without improvement is the last.
 const ROUNDS_MAX: usize = 3;
-/// Most hosts of a candidate that give GPUs or leave, and most that take GPUs.
+/// Maximum number of hosts of a candidate that give GPUs or leave, and maximum number that take GPUs.
 const HOSTS_MAX: usize = 8;
-/// Hosts that are tried in the place of one that leaves.
+/// Number of hosts that are tried in place of one that leaves.
 const SUBSTITUTES: usize = 2;
 
-/// Adds what the neighbours of the best candidates are worth, in up to [`ROUNDS_MAX`] batches.
+/// Adds the scores of the best candidates' neighbours, in up to [`ROUNDS_MAX`] batches.
 pub fn improve(
     objective: &Objective,
     free: &Allocation,
@@ -51,7 +51,7 @@ pub fn improve(
     }
 }
 
-/// Places of the best values from `from` on, best first.
+/// Positions of the best values from `from` on, best first.
 fn top(scores: &[f64], from: usize, n: usize) -> Vec<usize> {
     let mut best: Vec<usize> = Vec::with_capacity(n + 1);
     for (i, v) in scores.iter().enumerate().skip(from) {
@@ -64,7 +64,7 @@ fn top(scores: &[f64], from: usize, n: usize) -> Vec<usize> {
     best
 }
 
-/// One candidate and what surrounds it.
+/// One candidate and its surroundings.
 struct Exchange<'a, 'o> {
     objective: &'a Objective<'o>,
     options: &'a [HostOptions],
@@ -72,19 +72,19 @@ struct Exchange<'a, 'o> {
     free: &'a [(HostId, GpuMask)],
     /// Bit `n`: a host may give `n` GPUs.
     counts: u32,
-    /// Does the request ask more of the counts than their sum?
+    /// True if the request constrains the counts beyond their sum.
     shaped: bool,
     parts: &'a [HostShare],
 }
 
 impl Exchange<'_, '_> {
-    /// What a part contributes as far as it alone decides.
+    /// The bandwidth that a part would allow if it were the only limit.
     fn worth(&self, p: &HostShare) -> f64 {
         let effect = self.objective.model.host_effect(p.host);
         p.intra_gb_per_s.min(p.nic_gb_per_s) * if effect == 0.0 { 1.0 } else { effect.exp() }
     }
 
-    /// The parts of a host with so many GPUs.
+    /// The parts of a host with `count` GPUs.
     fn all(&self, row: usize, count: u8) -> &[HostShare] {
         if count == 0 || self.counts >> count & 1 == 0 {
             return &[];
@@ -92,7 +92,7 @@ impl Exchange<'_, '_> {
         self.options[row].by_count.get(usize::from(count) - 1).map_or(&[], Vec::as_slice)
     }
 
-    /// The worthiest part of a host with so many GPUs.
+    /// The part of a host with `count` GPUs and the highest worth.
     fn option(&self, row: usize, count: u8) -> Option<HostShare> {
         let least = |p: &HostShare| p.intra_gb_per_s.min(p.nic_gb_per_s);
         let better = |a: &&HostShare, b: &&HostShare| {
@@ -105,7 +105,7 @@ impl Exchange<'_, '_> {
         self.free.binary_search_by_key(&p.host, |f| f.0).ok()
     }
 
-    /// Other GPUs of the same host; one GPU from here to there; another host for one of the weakest.
+    /// The neighbours: other GPUs of the same host; one GPU moved between hosts; another host for one of the weakest.
     fn neighbours(&self, budget: &mut usize, out: &mut Candidates) {
         let parts = self.parts;
         if parts.len() < 2 {
@@ -148,7 +148,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// One GPU less on a weak host and one more on a strong one, and the other way round.
+    /// One GPU less on a weak host and one more on a strong host, and the reverse.
     fn one_gpu_moved(
         &self,
         weak: &[(f64, usize)],
@@ -173,7 +173,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// A host outside of the candidate in the place of a weak one, if it is worthier or has the faster NICs.
+    /// A host outside of the candidate in place of a weak host, if it has the higher worth or the faster NICs.
     fn other_hosts(&self, weak: &[(f64, usize)], push: &mut impl FnMut(&[(usize, HostShare)])) {
         let (parts, free) = (self.parts, self.free);
         let mut inside = vec![false; free.len()];

@@ -1,16 +1,17 @@
-//! How many GPUs each of the chosen hosts gives.
+//! Number of GPUs that each of the chosen hosts gives.
 
-/// Balanced counts that sum to `k`: no host gives more than the water level unless its least count lies above it.
+/// Balanced counts that sum to `k`: no host gives more than the water level, unless its smallest allowed count is
+/// higher.
 ///
-/// `allowed[i]` has bit `n` set if host `i` may give `n` GPUs; hosts late in the list give up the odd ones. `None` if no such counts
-/// were found. O(hosts x counts).
+/// `allowed[i]` has bit `n` set if host `i` may give `n` GPUs. Hosts late in the list give fewer GPUs if `k` does not
+/// divide evenly. `None` if no such counts were found. O(hosts x counts).
 pub fn water_fill(allowed: &[u32], k: usize, out: &mut Vec<u8>) -> bool {
     let most = allowed.iter().fold(0, |m, a| m | a);
     if most == 0 || allowed.contains(&0) {
         return false;
     }
     let top = 31 - most.leading_zeros();
-    // How many hosts have the same set of counts: there are few such sets.
+    // Number of hosts with the same set of counts; the number of different sets is small.
     let mut sets: Vec<(u32, usize)> = Vec::new();
     for &a in allowed {
         match sets.iter_mut().find(|s| s.0 == a) {
@@ -23,7 +24,7 @@ pub fn water_fill(allowed: &[u32], k: usize, out: &mut Vec<u8>) -> bool {
     let mut excess = sum(level) - k;
     out.clear();
     out.extend(allowed.iter().map(|a| at(*a, level)));
-    // One step down from the level each, last first; then whatever still fits.
+    // First pass: each host goes one step below the level, last host first. Second pass: any count that still fits.
     for step in [Step::One, Step::Largest] {
         for i in (0..out.len()).rev() {
             if excess == 0 {
@@ -59,7 +60,7 @@ enum Step {
     Largest,
 }
 
-/// The largest allowed count up to a level, or the smallest allowed of all.
+/// The largest allowed count up to a level, or the smallest allowed count if all are larger.
 fn at(allowed: u32, level: u32) -> u8 {
     let low = allowed & ((1u64 << (level + 1)) - 1) as u32;
     if low != 0 { (31 - low.leading_zeros()) as u8 } else { allowed.trailing_zeros() as u8 }

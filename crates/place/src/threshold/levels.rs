@@ -1,15 +1,16 @@
-//! Every option of every host on one scale: what a threshold lets through.
+//! All options of all hosts on one scale, and the options that pass a threshold.
 
 use crate::options::HostOptions;
 use predict::{BandwidthModel, HostShare};
 use std::collections::BTreeMap;
 use topology::{GpuMask, HostId};
 
-/// Most distinct intra bandwidths that thresholds tell apart; more are put into as many quantiles.
+/// Maximum number of distinct intra bandwidths that thresholds distinguish; larger sets are divided into as many
+/// quantiles.
 pub const LEVELS_MAX: usize = 256;
-/// Most NIC rates that serve as a floor.
+/// Maximum number of NIC rates that serve as a floor.
 const NIC_FLOORS_MAX: usize = 24;
-/// Host types that searches tell apart; the others count as one.
+/// Maximum number of host types that searches distinguish; the others count as one.
 pub const KINDS_MAX: usize = 8;
 
 /// A host with its options.
@@ -17,24 +18,24 @@ pub const KINDS_MAX: usize = 8;
 pub struct Row {
     /// The host.
     pub host: HostId,
-    /// Its type among those on offer.
+    /// Index of its type among the offered types.
     pub kind: u8,
     /// Free GPUs.
     pub free: u8,
-    /// What the model adds for this very host, as a logarithm.
+    /// The model's correction for this single host, as a logarithm.
     pub effect: f64,
 }
 
-/// The minimum of every share of a candidate, in addition to the intra threshold.
+/// The minimum for every share of a candidate, in addition to the intra threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Floor {
     /// NIC rate, GB/s.
     pub nic_gb_per_s: f64,
-    /// GPUs per host.
+    /// Number of GPUs per host.
     pub count: u8,
 }
 
-/// One option: so many GPUs of a host.
+/// One option: a number of GPUs of a host.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     count: u8,
@@ -46,20 +47,21 @@ struct Entry {
 pub struct Levels<'o> {
     /// The hosts.
     pub rows: Vec<Row>,
-    /// Largest count of any option, plus one.
+    /// The largest count of any option, plus one.
     pub stride: usize,
-    /// How many kinds of hosts.
+    /// Number of kinds of hosts.
     pub kinds: usize,
     options: &'o [HostOptions],
     entries: Vec<Entry>,
     /// Entries of row `i` are `starts[i]..starts[i + 1]`.
     starts: Vec<u32>,
-    /// Smallest intra bandwidth of each level; `edges[0]` is level 1.
+    /// The smallest intra bandwidth of each level; `edges[0]` is level 1.
     edges: Vec<f64>,
 }
 
 impl<'o> Levels<'o> {
-    /// Of free GPUs and their hosts' options, in the same order; `kind_of` tells the type of a host. O(options log options).
+    /// The levels of free GPUs and their hosts' options, in the same order; `kind_of` gives the type of a host.
+    /// O(options log options).
     pub fn new(
         free: &[(HostId, GpuMask)],
         options: &'o [HostOptions],
@@ -94,7 +96,7 @@ impl<'o> Levels<'o> {
                 effect: model.host_effect(host),
             });
             for p in o.by_count.iter().flatten() {
-                // One GPU has no inside link: it passes every threshold.
+                // One GPU has no link inside its host: it passes every threshold.
                 let level = edges.partition_point(|e| *e <= p.intra_gb_per_s).max(1);
                 entries.push(Entry { count: p.count, nic_gb_per_s: p.nic_gb_per_s, level: level as u16 });
             }
@@ -103,11 +105,11 @@ impl<'o> Levels<'o> {
         Levels { rows, stride, kinds: kinds.len().min(KINDS_MAX), options, entries, starts, edges }
     }
 
-    /// How many levels.
+    /// Number of levels.
     pub fn count(&self) -> usize {
         self.edges.len().max(1)
     }
-    /// The intra bandwidth that every part of a level or above has, GB/s.
+    /// The minimum intra bandwidth of parts of a level or above, GB/s.
     pub fn edge_gb_per_s(&self, level: usize) -> f64 {
         self.edges.get(level - 1).copied().unwrap_or(f64::INFINITY)
     }
@@ -127,7 +129,7 @@ impl<'o> Levels<'o> {
         by_nic.chain(counts.map(|count| Floor { nic_gb_per_s: lowest, count })).collect()
     }
 
-    /// For every row and count, the best level above a floor, 0 where there is none: `out[row * stride + count]`.
+    /// For every row and count, the best level above a floor, or 0 if there is none: `out[row * stride + count]`.
     pub fn above(&self, floor: Floor, allowed_counts: u32) -> Vec<u16> {
         let mut out = vec![0u16; self.rows.len() * self.stride];
         for i in 0..self.rows.len() {
@@ -143,7 +145,7 @@ impl<'o> Levels<'o> {
         out
     }
 
-    /// The smallest NIC rate above a floor, by kind, GB/s; infinite where a kind has nothing above it.
+    /// The smallest NIC rate above a floor, by kind, GB/s; infinite if a kind has no option above it.
     pub fn thinnest(&self, floor: Floor) -> [f64; KINDS_MAX] {
         let mut out = [f64::INFINITY; KINDS_MAX];
         for (i, r) in self.rows.iter().enumerate() {
@@ -157,9 +159,10 @@ impl<'o> Levels<'o> {
         out
     }
 
-    /// Of every kind, count and NIC rate the two hosts with the best insides, in order of kind, count and rate. O(options).
+    /// For every kind, count and NIC rate, the two hosts with the highest intra bandwidth, in order of kind, count and
+    /// rate. O(options).
     pub fn champions(&self, counts: u32) -> Vec<&'o HostShare> {
-        #[allow(clippy::type_complexity)] // read in the next lines only, a name would hide it
+        #[allow(clippy::type_complexity)] // used in the next lines only; a name would hide it
         let mut best: BTreeMap<(u8, u8, u64), (f64, [Option<(f64, &'o HostShare)>; 2])> = BTreeMap::new();
         for (r, o) in self.rows.iter().zip(self.options) {
             for p in o.by_count.iter().flatten().filter(|p| counts >> p.count & 1 == 1) {
@@ -181,7 +184,8 @@ impl<'o> Levels<'o> {
         best.into_values().flat_map(|s| s.1).flatten().map(|s| s.1).collect()
     }
 
-    /// The part of a row with so many GPUs that passes a level and a floor; between equal NICs the one with the best inside.
+    /// The part of a row with `count` GPUs that passes a level and a floor; among equal NICs the one with the highest
+    /// intra bandwidth.
     pub fn part(&self, row: usize, count: usize, level: usize, floor: Floor, sides: Sides) -> Option<&'o HostShare> {
         let edge = if self.edges.is_empty() { f64::NEG_INFINITY } else { self.edge_gb_per_s(level) };
         let fits = |p: &&HostShare| p.intra_gb_per_s >= edge && p.nic_gb_per_s >= floor.nic_gb_per_s;
@@ -193,12 +197,12 @@ impl<'o> Levels<'o> {
     }
 }
 
-/// Which of several NIC sides above a floor a part gets: more NICs never carry less, but NCCL spreads its channels evenly only over
-/// hosts with equally many of them.
+/// The choice among several NIC sets above a floor. More NICs never carry less, but NCCL spreads its channels evenly
+/// only over hosts with the same number of NICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sides {
     /// As many NICs as possible.
     Fattest,
-    /// No more than the floor asks for.
+    /// No more NICs than the floor needs.
     Thinnest,
 }

@@ -1,11 +1,11 @@
-//! Which hosts to plan with.
+//! Selects the hosts to plan with.
 
 use super::levels::Levels;
 use crate::objective::Objective;
 use std::collections::{BTreeMap, HashSet};
 
-/// Hosts to plan with, as rows in order of preference: all of them, those without a job that contends, those below one switch, those
-/// whose own effect is not among the worst.
+/// The hosts to plan with, as rows in order of preference: all hosts, those without a contending job, those below one
+/// switch, those whose own effect is not among the worst.
 pub(super) fn lists(objective: &Objective, levels: &Levels) -> Vec<Vec<u32>> {
     let mut all: Vec<u32> = (0..levels.rows.len() as u32).collect();
     let row = |i: &u32| &levels.rows[*i as usize];
@@ -27,10 +27,11 @@ pub(super) fn lists(objective: &Objective, levels: &Levels) -> Vec<Vec<u32>> {
     lists
 }
 
-/// Most switches of one tier that are looked at.
+/// Maximum number of switches of one tier that are examined.
 const SWITCHES_MAX: usize = 6;
 
-/// The hosts below single switches that have enough free GPUs: of every tier those with the least to spare and those with the most.
+/// The hosts below single switches that have enough free GPUs: in every tier the switches with the fewest spare GPUs
+/// and those with the most.
 fn switches(objective: &Objective, levels: &Levels, all: &[u32]) -> Vec<Vec<u32>> {
     let mut out = Vec::new();
     for tier in objective.cluster.tiers() {

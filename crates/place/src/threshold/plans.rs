@@ -7,12 +7,12 @@ use super::levels::{Floor, KINDS_MAX, Levels};
 use predict::bound::network_at_most_gb_per_s;
 use std::rc::Rc;
 
-/// Even splits are tried on every number of hosts up to this.
+/// Even splits are tried on every number of hosts up to this number.
 const EVEN_HOSTS_MAX: usize = 8;
 
-/// What a candidate is built from.
+/// A plan from which a candidate is built.
 pub(super) struct Plan {
-    /// Bandwidth that the candidate should reach, by the bound: candidates are built in this order.
+    /// Bandwidth that the candidate should reach, by the bound. Plans with a higher value are built first.
     pub promise_gb_per_s: f64,
     pub table: Rc<Table>,
     pub kinds: u32,
@@ -20,13 +20,13 @@ pub(super) struct Plan {
     pub hosts: usize,
     /// Bit `n`: a host may give `n` GPUs.
     pub counts: u32,
-    /// Plans with equal signatures differ in the floor only: the one with the best prospect represents them.
+    /// Plans with equal signatures differ only in the floor; the plan with the best prospect represents them.
     pub signature: u64,
 }
 
 /// The hosts of a list above one floor.
 pub(super) struct Table {
-    /// Which list of hosts.
+    /// Index of the list of hosts.
     pub id: usize,
     pub floor: Floor,
     pub list: Rc<Vec<u32>>,
@@ -52,18 +52,19 @@ pub(super) fn plan_list(levels: &Levels, id: usize, list: Vec<u32>, k: usize, ru
     }
 }
 
-/// Sets of host types to plan with: every set up to four types, else single types, pairs and all types.
+/// Sets of host types to plan with: every set up to four types, otherwise single types, pairs and all types.
 fn kind_sets(kinds: usize) -> Vec<u32> {
     let all = (1u32 << kinds) - 1;
     (1..=all).filter(|s| kinds <= 4 || s.count_ones() <= 2 || *s == all).collect()
 }
 
-/// The thinnest NIC side of hosts of these kinds, GB/s.
+/// The lowest NIC rate of hosts of these kinds, GB/s.
 fn thinnest_nic(by_kind: &[f64; KINDS_MAX], kinds: u32) -> f64 {
     (0..KINDS_MAX).filter(|t| kinds >> t & 1 == 1).map(|t| by_kind[t]).fold(f64::INFINITY, f64::min)
 }
 
-/// The largest level from 1 to `levels` that suffices, where sufficing at a level implies sufficing below it; None if 1 does not.
+/// The largest level from 1 to `levels` that suffices; None if 1 does not. A level that suffices implies that all lower
+/// levels do.
 fn highest(levels: usize, suffices: impl Fn(usize) -> bool) -> Option<usize> {
     if !suffices(1) {
         return None;
@@ -81,7 +82,7 @@ struct PlanMaker<'a> {
     levels: &'a Levels<'a>,
     capacity: &'a HostsByCountAndLevel,
     table: &'a Rc<Table>,
-    /// Thinnest NIC side of the hosts.
+    /// The lowest NIC rate of the hosts.
     nic_gb_per_s: f64,
     kinds: u32,
     k: usize,
@@ -89,12 +90,12 @@ struct PlanMaker<'a> {
     plans: &'a mut Vec<Plan>,
 }
 
-/// The highest level at which some number of hosts suffices.
+/// The highest level at which a number of hosts suffices.
 struct Highest {
     level: usize,
-    /// The fewest hosts that suffice there.
+    /// The smallest number of hosts that suffices at this level.
     fewest: usize,
-    /// Hosts that can give anything there.
+    /// Number of hosts that can give any GPUs at this level.
     all: usize,
 }
 
@@ -110,7 +111,7 @@ impl PlanMaker<'_> {
         self.fewer_hosts(top.fewest);
     }
 
-    /// The highest level at which so many hosts suffice.
+    /// The highest level at which `hosts` hosts suffice.
     fn highest(&self, hosts_max: usize) -> Option<Highest> {
         let fewest = |level: usize| self.capacity.fewest(level, self.kinds, self.k).filter(|f| f.0 <= hosts_max);
         let level = highest(self.levels.count(), |level| fewest(level).is_some())?;
@@ -136,7 +137,7 @@ impl PlanMaker<'_> {
         });
     }
 
-    /// The fewest hosts at the highest level, a few more, and as many as possible.
+    /// Plans with the smallest number of hosts at the highest level, with a few more, and with as many as possible.
     fn few_hosts(&mut self, top: &Highest, most: usize) {
         self.add(top.level, top.fewest, u32::MAX);
         for hosts in [top.fewest + 1, top.fewest + 2, most] {
@@ -146,7 +147,8 @@ impl PlanMaker<'_> {
         }
     }
 
-    /// Equal counts, or as equal as possible: on every small number of hosts, and on the fewest hosts for every count.
+    /// Plans with equal counts, or as equal as possible: on every small number of hosts, and on the fewest hosts for
+    /// every count.
     fn even_splits(&mut self, most: usize) {
         let most_full = (self.capacity.stride - 1).min(self.k);
         let small = 2..=EVEN_HOSTS_MAX.min(most);
@@ -154,7 +156,7 @@ impl PlanMaker<'_> {
         let fewest_for = (usize::from(self.table.floor.count)..=most_full).rev().map(|full| k.div_ceil(full));
         let mut tried = 0;
         for hosts in small.chain(fewest_for) {
-            // Ascending twice over: the second series starts where the first ends.
+            // Two ascending series: the second starts where the first ends.
             if hosts <= tried || hosts < 2 || hosts > self.rules.hosts_max.min(most) {
                 continue;
             }
@@ -169,7 +171,8 @@ impl PlanMaker<'_> {
         }
     }
 
-    /// Every number of hosts that divides the job, at the highest level at which so many hosts can give their share.
+    /// Plans with every number of hosts that divides the job, each at the highest level at which that many hosts can
+    /// give their share.
     fn equal_splits(&mut self) {
         for each in 1..self.capacity.stride {
             if self.rules.counts >> each & 1 == 0 || !self.k.is_multiple_of(each) {
@@ -182,7 +185,7 @@ impl PlanMaker<'_> {
         }
     }
 
-    /// The highest level at which so many hosts can give `full` GPUs each, some hosts one fewer.
+    /// The highest level at which `hosts` hosts can give `full` GPUs each, some of them one fewer.
     fn highest_even(&self, hosts: usize, full: usize) -> Option<usize> {
         let fewer = hosts * full - self.k;
         highest(self.levels.count(), |level| {
@@ -192,7 +195,7 @@ impl PlanMaker<'_> {
         })
     }
 
-    /// Fewer hosts than the highest level needs, at a lower level.
+    /// Plans with fewer hosts than the highest level needs, at a lower level.
     fn fewer_hosts(&mut self, fewest: usize) {
         let mut last = fewest;
         for target in [fewest - 1, fewest - fewest / 8, fewest - fewest / 4, fewest / 2, 4, 3, 2] {

@@ -13,7 +13,7 @@ const PAIRS_MAX: usize = 64;
 /// Single-host candidates.
 const SINGLES_MAX: usize = 16;
 
-/// The best hosts that can hold the job alone.
+/// The best hosts that can hold the whole job.
 pub(super) fn singles(options: &[HostOptions], k: usize, rules: Rules, pool: &mut Pool) {
     if k > GPUS_PER_HOST_MAX || rules.counts >> k & 1 == 0 {
         return;
@@ -21,7 +21,7 @@ pub(super) fn singles(options: &[HostOptions], k: usize, rules: Rules, pool: &mu
     let mut best: Vec<&HostShare> =
         options.iter().filter_map(|o| o.by_count.get(k - 1)).filter_map(|parts| inside(parts)).collect();
     best.sort_by(|a, b| b.intra_gb_per_s.total_cmp(&a.intra_gb_per_s));
-    // One GPU has no collective traffic: hosts differ only in what stays free, so all are offered.
+    // One GPU has no collective traffic: hosts differ only in the GPUs that stay free, so all hosts are offered.
     let most = if k == 1 { best.len() } else { SINGLES_MAX };
     for p in best.into_iter().take(most) {
         pool.add(&[*p]);
@@ -32,8 +32,8 @@ fn inside(parts: &[HostShare]) -> Option<&HostShare> {
     parts.iter().max_by(|a, b| a.intra_gb_per_s.total_cmp(&b.intra_gb_per_s))
 }
 
-/// Two hosts, whatever their counts: of every type, count and NIC rate the two hosts with the best insides, combined in every way; of
-/// these the most promising.
+/// Two-host candidates with any counts: for every type, count and NIC rate the two hosts with the highest intra
+/// bandwidth, combined in every way; of these the most promising.
 pub(super) fn pairs(levels: &Levels, k: usize, rules: Rules, pool: &mut Pool) {
     if k > 2 * (levels.stride - 1) || rules.hosts_max < 2 {
         return;

@@ -1,8 +1,15 @@
-//! EHA's plans in the newer form: a few balanced splits and their neighbours, over hosts, or over pods of hosts and then hosts.
+//! EHA's plans in version 4: a few balanced splits and their neighbours, over hosts, or first over pods of hosts and
+//! then over hosts.
 //!
-//! A plan says how many GPUs each unit (host or pod) gives. From the units, freest first: one that fills them in order; the even one over
-//! the fewest that can hold the job, with every move of one GPU between two of them and every exchange of one for an unused unit with as
-//! many free GPUs; and the same over one unit more. The best few by [`priority`] are kept, which knows no bandwidth.
+//! A plan is the number of GPUs that each unit (host or pod) gives. Units are ordered by free GPUs, most first. The
+//! plans are:
+//!
+//! - One that fills the units in order.
+//! - The even plan over the fewest units that can hold the job, and its neighbours. A neighbour moves one GPU between
+//!   two units, or exchanges one unit for an unused unit with as many free GPUs.
+//! - The same over one unit more.
+//!
+//! The best few by [`priority`] are kept; it does not use bandwidth.
 
 use crate::hosts::best_masks;
 use place::Objective;
@@ -12,25 +19,25 @@ use topology::{Allocation, GpuMask, HostId};
 
 /// Hosts of a pod, in host order.
 const POD_HOSTS: usize = 4;
-/// Plans over hosts that are judged where there is one pod, without and with other jobs.
+/// Maximum number of plans over hosts that are judged if there is one pod, without and with other jobs.
 const FLAT_BUDGET: [usize; 2] = [5, 8];
-/// Plans over pods.
+/// Maximum number of plans over pods.
 const POD_BUDGET: usize = 8;
-/// Plans over the hosts of one pod, and combinations of pods that are kept.
+/// Maximum number of plans over the hosts of one pod, and of combinations of pods that are kept.
 const HOST_BUDGET: usize = 4;
-/// Plans over one unit more.
+/// Maximum number of plans over one unit more.
 const WIDER_BUDGET: usize = 2;
-/// Units of an even split that take part in moves and exchanges, the freest.
+/// Maximum number of units of an even split that take part in moves and exchanges: those with the most free GPUs.
 const MOVING_UNITS_MAX: usize = 32;
 
 /// The allocations to judge.
 pub(super) struct Plans {
     pub allocations: Vec<Allocation>,
-    /// How much of the budget was used, 0 to 1.
+    /// Used share of the budget, 0 to 1.
     pub coverage: f64,
 }
 
-/// Counts per unit, and how promising the split is.
+/// Counts per unit, and the priority of the split.
 #[derive(Clone, PartialEq)]
 struct Plan {
     counts: Vec<usize>,
@@ -95,7 +102,7 @@ fn hierarchical(objective: &Objective, hosts: &[FreeHost], k: usize) -> Plans {
     Plans { allocations, coverage: coverage(2, over_pods.len(), POD_BUDGET) }
 }
 
-/// The best few ways to serve a plan over pods by their hosts.
+/// The best few ways to divide a plan over pods among their hosts.
 fn follow(pods: &[Vec<FreeHost>], masks: &[Vec<Vec<GpuMask>>], plan: &Plan) -> Vec<Vec<(HostId, GpuMask)>> {
     let mut partial: Vec<(f64, Vec<(HostId, GpuMask)>)> = vec![(plan.priority, Vec::new())];
     for (i, &count) in plan.counts.iter().enumerate().filter(|c| *c.1 > 0) {
@@ -120,13 +127,13 @@ fn follow(pods: &[Vec<FreeHost>], masks: &[Vec<Vec<GpuMask>>], plan: &Plan) -> V
     partial.into_iter().map(|p| p.1).collect()
 }
 
-/// GPUs by counts per host: on each those with the best intra bandwidth.
+/// GPUs for counts per host: on each host those with the best intra bandwidth.
 fn realise(hosts: &[FreeHost], masks: &[Vec<GpuMask>], counts: &[usize]) -> Allocation {
     let of = |i: usize, c: usize| (hosts[i].0, masks[i][c - 1]);
     Allocation::new(counts.iter().enumerate().filter(|c| *c.1 > 0).map(|(i, c)| of(i, *c)))
 }
 
-/// How many units, freest first, hold `k` GPUs.
+/// Number of units, those with the most free GPUs first, that hold `k` GPUs.
 fn fewest(capacities: &[usize], k: usize) -> usize {
     let mut held = 0;
     capacities
@@ -153,7 +160,7 @@ fn in_order(capacities: &[usize], k: usize) -> Option<Vec<usize>> {
     (left == 0).then_some(counts)
 }
 
-/// As even as possible over the first `units`.
+/// The most even split over the first `units` units.
 fn even(capacities: &[usize], k: usize, units: usize) -> Option<Vec<usize>> {
     if units > capacities.len() || capacities[..units].iter().sum::<usize>() < k {
         return None;
@@ -166,7 +173,7 @@ fn even(capacities: &[usize], k: usize, units: usize) -> Option<Vec<usize>> {
     Some(counts)
 }
 
-/// The even split over the first `units` and its neighbours, the `budget` most promising.
+/// The `budget` splits of highest priority among the even split over the first `units` units and its neighbours.
 fn around(capacities: &[usize], k: usize, units: usize, budget: usize, exchange: bool) -> Vec<Plan> {
     let Some(base) = even(capacities, k, units) else { return Vec::new() };
     let used: Vec<usize> = (0..base.len()).filter(|i| base[*i] > 0).take(MOVING_UNITS_MAX).collect();
@@ -198,8 +205,8 @@ fn plan(capacities: &[usize], counts: Option<Vec<usize>>) -> Option<Plan> {
     counts.map(|counts| Plan { priority: priority(&counts, capacities), counts })
 }
 
-/// How promising a split is: full units, few of them, even, near each other. 100 x least density + 10 x mean density - 4 x units -
-/// sum of |count - mean| - 0.25 x distance from the first to the last.
+/// Priority of a split: higher for full units, few units, even counts, units close to each other. 100 x least
+/// density + 10 x mean density - 4 x units - sum of |count - mean| - 0.25 x distance from the first to the last.
 fn priority(counts: &[usize], capacities: &[usize]) -> f64 {
     let used: Vec<usize> = (0..counts.len()).filter(|i| counts[*i] > 0).collect();
     let (Some(first), Some(last)) = (used.first(), used.last()) else { return f64::NEG_INFINITY };

@@ -1,8 +1,8 @@
-//! BandPilot's newer main path (arXiv 2506.15595 v4, January 2026).
+//! The main path of BandPilot's version 4 (arXiv 2506.15595 v4, January 2026).
 //!
 //! ```text
 //! one host can hold the job ──► best of its k-subsets (EHA, algorithm 1, lines 4 to 7)
-//! else ── frontier of balanced plans (EHA over hosts, or pods and hosts)
+//! otherwise ── frontier of balanced plans (EHA over hosts, or pods and hosts)
 //!           │
 //!         trigger: do past requests like this say that PTS helps? ── no ──► EHA's answer
 //!           │ yes, or too few or contradictory ones
@@ -11,9 +11,10 @@
 //!         the better of both; among running jobs a lopsided split counts less
 //! ```
 //!
-//! The paper describes the parts; what it leaves open (budgets, features, weights) follows the authors' public code, in our own words: each
-//! file says what. Different from that code: one GPU set per host in a plan (the best intra bandwidth) where it tries up to four; node
-//! insertion as algorithm 2 prints it, where the code inserts only into hosts that are wholly free; no caches.
+//! The paper describes the parts. For details that it omits (budgets, features, weights) this code follows the authors'
+//! public code; each file documents its part. Differences from that code: a plan has one GPU set per host (the best
+//! intra bandwidth) instead of up to four; node insertion follows algorithm 2 as printed, while the code inserts only
+//! into hosts that are entirely free; there are no caches.
 
 mod frontier;
 mod rerank;
@@ -31,21 +32,21 @@ use predict::Candidates;
 use std::sync::{Mutex, PoisonError};
 use topology::Allocation;
 
-/// GPUs beyond k that elimination of whole hosts leaves to elimination of single GPUs.
+/// Number of GPUs beyond k at which elimination of whole hosts ends and elimination of single GPUs begins.
 pub const COARSE_SLACK_GPUS: usize = 8;
-/// PTS helped if it was better by this share: the authors' 0.5 %.
+/// Relative gain from which PTS counts as helpful: the authors' 0.5 %.
 pub const HELPFUL_GAIN: f64 = 0.005;
 
-/// BandPilot v4. Deterministic: what it learned is data.
+/// BandPilot v4. Deterministic: its past requests are part of its data.
 ///
-/// With an empty `past` PTS always runs. Fill it with what [`BandPilotV4::observe`] tells of requests that were served.
+/// With an empty `past`, PTS always runs. Fill `past` with the results of [`BandPilotV4::observe`] for served requests.
 #[derive(Clone, Debug, Default)]
 pub struct BandPilotV4 {
-    /// Past requests: what they looked like and whether PTS found something better than EHA.
+    /// Past requests: their features, and whether PTS found a better allocation than EHA.
     pub past: Vec<Past>,
 }
 
-/// EHA's answer, and what the trigger sees of it.
+/// EHA's answer and the features that the trigger uses.
 struct Constructed {
     allocation: Allocation,
     /// Share of the planned candidates that were made, 0 to 1.
@@ -61,14 +62,14 @@ impl Search for BandPilotV4 {
     }
 }
 
-/// BandPilot v4 that learns while it serves: whenever PTS ran, whether it helped is known for nothing and votes from then on. What it
-/// answers depends on the requests before, in their order.
+/// BandPilot v4 that learns while it serves. After each run of PTS, the comparison with EHA is stored and votes on
+/// later requests. An answer therefore depends on the earlier requests and their order.
 #[derive(Debug, Default)]
 pub struct Serving {
     past: Mutex<Vec<Past>>,
 }
 
-/// Most past requests that [`Serving`] keeps; the oldest go first.
+/// Maximum number of past requests that [`Serving`] keeps; the oldest are removed first.
 const PAST_MAX: usize = 4096;
 
 impl Search for Serving {
@@ -88,7 +89,7 @@ impl Search for Serving {
     }
 }
 
-/// The answer, and what there is to learn from it where PTS ran.
+/// The answer, and the past request to store if PTS ran.
 fn decide(past: &[Past], objective: &Objective) -> Result<(SearchResult, Option<Past>), Refusal> {
     let before = objective.evaluations();
     let free = admit(objective, "bandpilot-v4")?;
@@ -109,10 +110,10 @@ fn decide(past: &[Past], objective: &Objective) -> Result<(SearchResult, Option<
 }
 
 impl BandPilotV4 {
-    /// Runs EHA and PTS on a request and tells which was better by the objective: what `past` learns from. None where one host holds the
-    /// job, which never asks PTS.
+    /// Runs EHA and PTS on a request and compares them by the objective; the result is an entry of `past`. None if one
+    /// host holds the job, because PTS is then never considered.
     pub fn observe(objective: &Objective) -> Result<Option<Past>, Refusal> {
-        // Without a past PTS always runs.
+        // With an empty past, PTS always runs.
         Ok(decide(&[], objective)?.1)
     }
 }
@@ -128,7 +129,7 @@ fn construct(objective: &Objective, free: &Allocation) -> Result<Constructed, Re
     Ok(Constructed { allocation: plans.allocations[best].clone(), coverage: plans.coverage })
 }
 
-/// PTS with its coarse stage.
+/// PTS with its coarse stage of whole hosts.
 fn eliminate(objective: &Objective, free: &Allocation) -> Result<Allocation, Refusal> {
     let k = objective.request.gpus;
     let start = insertion(objective, free, INSERTION_GPUS_MAX, "bandpilot-v4")?;

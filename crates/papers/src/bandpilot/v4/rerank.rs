@@ -1,23 +1,27 @@
-//! Among running jobs, lopsided splits count less.
+//! Lower scores for lopsided splits among running jobs.
 //!
-//! The authors' reason: where NICs are shared, a long tail (8+1, 8+8+1) suffers beyond what the model was trained on. They apply it to
-//! clusters of one host type only.
+//! The authors' reason: where NICs are shared, a long tail (8+1, 8+8+1) loses more bandwidth than the model learned in
+//! training. They apply this only to clusters of one host type.
 
 use place::Objective;
 
-/// Largest difference of counts that is not yet lopsided.
+/// Largest difference of counts that does not count as lopsided.
 const SPREAD_MAX: usize = 5;
 
-/// Only where other jobs matter and all hosts are of one type.
+/// True if other jobs matter and all hosts are of one type.
 pub(super) fn applies(objective: &Objective) -> bool {
     let first = objective.cluster.hosts.first().map(|h| h.host_type);
     objective.contended() && objective.cluster.hosts.iter().all(|h| Some(h.host_type) == first)
 }
 
-/// What a split's score is multiplied with: 0.5 to 1.
+/// Factor for a split's score: 0.5 to 1.
 ///
-/// 1 unless the counts differ by more than [`SPREAD_MAX`]. Else the product of 0.6 + 0.4 x least/largest, of 1 - 0.35 x share of hosts with
-/// eight or more, of 1 - 0.5 x imbalance (sum of |count - mean| over the total; 0.45 at least), and of 0.35 if a host gives one GPU.
+/// The factor is 1 unless the counts differ by more than [`SPREAD_MAX`]. Otherwise it is the product of these factors:
+///
+/// - 0.6 + 0.4 x least / largest;
+/// - 1 - 0.35 x share of hosts with eight or more GPUs;
+/// - 1 - 0.5 x imbalance (sum of |count - mean| over the total), at least 0.45;
+/// - 0.35 if a host gives one GPU.
 pub(super) fn multiplier(counts: &[usize]) -> f64 {
     let (Some(&least), Some(&largest)) = (counts.iter().min(), counts.iter().max()) else { return 1.0 };
     if largest - least <= SPREAD_MAX {

@@ -1,34 +1,35 @@
-//! Whether PTS is worth running: a vote of the most similar past requests.
+//! Decides whether PTS is worth running, by a vote of the most similar past requests.
 
 use topology::Allocation;
 
-/// Numbers that describe a request and EHA's answer.
+/// Number of features of a request and EHA's answer.
 pub const FEATURES: usize = 8 + HOST_BUCKETS;
-/// Hosts that have a feature of their own; all beyond share the last.
+/// Number of hosts with a feature of their own; all further hosts share the last feature.
 const HOST_BUCKETS: usize = 8;
-/// Past requests that vote; with fewer PTS runs.
+/// Number of past requests that vote; with fewer past requests PTS runs.
 pub const NEIGHBOURS: usize = 5;
-/// PTS is left out if the votes for it weigh at most this share.
+/// PTS is skipped if the votes for it have at most this share of the weight.
 pub const RISK_MAX: f64 = 0.15;
-/// Votes that contradict each other this much (1: half and half) count as "PTS may help".
+/// Votes with at least this degree of contradiction (1: half and half) count as "PTS may help".
 const CONFLICT_MAX: f64 = 0.30;
-/// Weight of a distance in the vote: 1 / (distance + this).
+/// A distance has the weight 1 / (distance + this) in the vote.
 const DISTANCE_MIN: f64 = 1e-6;
 
 /// A past request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Past {
-    /// What it looked like to the trigger.
+    /// The features of the request.
     pub features: [f64; FEATURES],
-    /// Did other jobs matter? Only likes of this vote.
+    /// True if other jobs mattered. Only past requests with the same value vote.
     pub contended: bool,
-    /// Did PTS find something better than EHA?
+    /// True if PTS found a better allocation than EHA.
     pub pts_helped: bool,
 }
 
-/// The mismatch between EHA's answer and what was free: k; hosts of the answer; coverage of the plans; the answer's hosts over all with
-/// free GPUs; entropy of its shares by host (1: even); its largest share; half the L1 distance of its shares to those of the free GPUs,
-/// and to even ones over its hosts; by host the difference of both shares.
+/// The mismatch between EHA's answer and the free GPUs. Features: k; hosts of the answer; coverage of the plans; the
+/// answer's hosts over all hosts with free GPUs; entropy of the answer's shares by host (1: even); its largest share;
+/// half the L1 distance of its shares to those of the free GPUs, and to even shares over its hosts; per host the
+/// difference of the answer's and the free GPUs' shares.
 pub(super) fn features(k: usize, free: &Allocation, answer: &Allocation, coverage: f64) -> [f64; FEATURES] {
     let shares = |a: &Allocation| {
         let mut s = [0.0; HOST_BUCKETS];
@@ -58,7 +59,8 @@ pub(super) fn features(k: usize, free: &Allocation, answer: &Allocation, coverag
     out
 }
 
-/// Should PTS run? Yes, unless [`NEIGHBOURS`] similar past requests agree that it does not help. O(past x features).
+/// True if PTS should run: always, unless [`NEIGHBOURS`] similar past requests agree that it does not help.
+/// O(past x features).
 pub(super) fn pts_may_help(past: &[Past], query: &[f64; FEATURES], contended: bool) -> bool {
     let alike: Vec<&Past> = past.iter().filter(|p| p.contended == contended).collect();
     if alike.len() < NEIGHBOURS {
@@ -82,11 +84,11 @@ pub(super) fn pts_may_help(past: &[Past], query: &[f64; FEATURES], contended: bo
     risk > RISK_MAX || conflict >= CONFLICT_MAX
 }
 
-/// Robust scale of every feature; a feature that hardly ever varies counts as much as it does there.
+/// Robust scale of every feature, with a lower limit for features that hardly vary.
 fn scales<'f>(rows: impl Iterator<Item = &'f [f64; FEATURES]> + Clone) -> [f64; FEATURES] {
     std::array::from_fn(|i| {
         let column: Vec<f64> = rows.clone().map(|r| r[i]).collect();
-        stats::mad_sd(&column).max(1e-9) // no rows: NaN, which `max` leaves out
+        stats::mad_sd(&column).max(1e-9) // no rows: NaN, which `max` ignores
     })
 }
 
