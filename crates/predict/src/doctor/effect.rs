@@ -197,7 +197,7 @@ pub struct Effects<'m> {
     model: &'m Model,
     collective: Collective,
     cluster: Cow<'m, Cluster>,
-    /// By host: equal for hosts of one type and health.
+    /// By host: a number that is equal for hosts of equal type and health.
     kinds: Cow<'m, [u32]>,
     /// The cluster without shared links. During an estimate one host has slow NICs.
     flat: RefCell<Cluster>,
