@@ -94,8 +94,8 @@ pub(super) fn ln_density(r: f64, sd: f64) -> f64 {
 }
 
 /// Log prior of every moment. Half of the probability is for "always slow". Of the rest, half is equal for all moments,
-/// and half is proportional to the time since the previous reading. The newest of all readings (`newest_unix_s`) gets
-/// as much again as all others together, because a recent defect appears there first, however short the time.
+/// and half is proportional to the time since the previous reading. A moment at the newest of all readings
+/// (`newest_unix_s`) gets an additional 0.25, because a recent defect appears there first, however short the time.
 pub(super) fn ln_moments(times: &[f64], starts: &[usize], newest_unix_s: f64) -> Vec<f64> {
     // The time from an unknown moment to the first known one is set to the total known time.
     let known = times.iter().copied().filter(|t| t.is_finite());

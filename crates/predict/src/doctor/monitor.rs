@@ -24,11 +24,11 @@ pub struct ReadingId(u64);
 /// Work that a [`Monitor`] has done since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Expectations that the model computed.
+    /// Number of expectations that the model computed.
     pub predictions: u64,
-    /// Estimates that the physics computed.
+    /// Number of estimates that the physics computed.
     pub estimates: u64,
-    /// Effects of a slow component on a reading.
+    /// Number of computed effects of a slow component on a reading.
     pub effects: u64,
 }
 

@@ -395,8 +395,9 @@ impl Gp {
         beyond || hosts.iter().map(|h| h.1).sum::<f64>() > self.host_weight_max + 1.0
     }
 
-    /// The factor of all host weights of a candidate: 1 up to the largest sum of weights in the readings; beyond, it keeps the sum at that
-    /// value. Readings of a few hosts measure the effect of a host among a few; the effects of a hundred hosts do not add up.
+    /// Factor of all host weights of a candidate. It is 1 up to the largest sum of weights in the readings; beyond that
+    /// it limits the sum to that value. Readings of a few hosts measure the effect of one host among a few; the effects
+    /// of a hundred hosts do not add up.
     pub fn host_share(&self, weight: f64) -> f64 {
         if weight > self.host_weight_max { self.host_weight_max / weight } else { 1.0 }
     }
@@ -424,7 +425,7 @@ impl Gp {
         self.refresh_oddity();
     }
 
-    /// The places of the readings of a split, given by its scaled features.
+    /// Indices of the readings of a split, which is given by its scaled features.
     fn twins<'a>(&'a self, row: &'a [f64]) -> impl Iterator<Item = usize> + 'a {
         let same = move |r: &Vec<f64>| r.iter().zip(row).all(|(a, b)| a == b);
         self.rows.iter().enumerate().filter(move |(_, r)| same(r)).map(|(j, _)| j)
@@ -444,7 +445,8 @@ impl Gp {
         }
     }
 
-    /// The Matérn part of the kernel between scaled features and every point, with the irregularity that a split shares with its readings.
+    /// The Matérn part of the kernel between scaled features and every point, including the irregularity that a split
+    /// shares with its readings.
     fn smooth_kernel(&self, x: &[f64], out: &mut [f64]) {
         let n = self.points.len();
         let out = &mut out[..n];
@@ -489,7 +491,7 @@ impl Gp {
         self.alpha = a;
     }
 
-    /// The part of the mean that depends on features: `m + f(x) + l(x)`, of `ln(busbw / bound)`. `scratch` needs room for the points.
+    /// The part of the mean of `ln(busbw / bound)` that depends on features: `m + f(x) + l(x)`. `scratch` is a buffer.
     pub fn feature_mean(&self, x: &[f64], scratch: &mut Vec<f64>) -> f64 {
         scratch.resize(self.points.len(), 0.0);
         let row = self.scaled_row(x);
@@ -510,7 +512,8 @@ impl Gp {
         self.host_effect.get(host as usize).copied().unwrap_or(0.0) * self.y_sd
     }
 
-    /// Deviation of `ln(busbw / bound)` at features `x`: of the mean, and with the irregularity of a single allocation added. O(n²).
+    /// Standard deviation of `ln(busbw / bound)` at features `x`: of the mean, and of a single allocation (irregularity
+    /// included). O(n²).
     pub fn deviation(&self, x: &[f64], hosts: &[(u32, f64)]) -> (f64, f64) {
         let n = self.points.len();
         let [s2, n2, l2, h2] = self.variances();
@@ -519,7 +522,8 @@ impl Gp {
         let d = self.active.len().max(1) as f64;
         let mut k = vec![0.0; n];
         self.smooth_kernel(&row, &mut k);
-        // Weights by host, so that a candidate on hundreds of hosts costs each reading no more than its own hosts.
+        // Weights indexed by host: the cost per reading depends only on the hosts of the reading, not on those of the
+        // candidate.
         let mut weight = vec![0.0; self.host_effect.len()];
         for &(h, w) in hosts {
             if let Some(slot) = weight.get_mut(h as usize) {
@@ -539,12 +543,13 @@ impl Gp {
         (self.y_sd * v.sqrt(), self.y_sd * (v + (1.0 - LASTING) * n2).sqrt())
     }
 
-    /// Deviation of the noise of `ln(busbw / bound)`.
+    /// Standard deviation of the noise of `ln(busbw / bound)`.
     pub fn noise_sd(&self) -> f64 {
         self.y_sd * self.variances()[1].sqrt()
     }
 
-    /// Leave-one-out means and deviations at the points, from the fitted hyperparameters (Rasmussen and Williams, 5.4.2).
+    /// Leave-one-out means and standard deviations at the points, at the fitted hyperparameters (Rasmussen and
+    /// Williams, 5.4.2).
     pub fn leave_one_out(&self) -> Vec<(f64, f64)> {
         let inverse = self.factor.inverse_diagonal();
         (0..self.points.len())
@@ -555,19 +560,19 @@ impl Gp {
             .collect()
     }
 
-    /// Logarithm of the density that the readings have under the fitted process (in their own units, so that processes on different
-    /// bounds compare).
+    /// Log density of the readings under the fitted process, in units of the readings, so that processes on different
+    /// bounds can be compared.
     pub fn ln_evidence(&self) -> f64 {
         let n = self.points.len() as f64;
         let y: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
         -0.5 * dot(&y, &self.alpha) - self.factor.half_log_det() - n * self.y_sd.ln()
     }
 
-    /// The readings that it knows.
+    /// The readings of the process.
     pub fn points(&self) -> &[GpPoint] {
         &self.points
     }
-    /// Likelihood evaluations that the fit took.
+    /// Number of likelihood evaluations in the fit.
     pub fn evaluations(&self) -> usize {
         self.evaluations
     }
@@ -584,7 +589,7 @@ impl Gp {
         }
     }
 
-    /// From what was kept; the message says what is wrong with it.
+    /// Builds a process from its saved form. The error message describes the invalid field.
     pub fn load(s: SavedGp, width: usize) -> Result<Gp, String> {
         let d = s.active.len();
         if s.points.is_empty() || s.points.len() > POINTS_MAX {
@@ -636,7 +641,7 @@ mod tests {
             assert!(gp.update(point(i)));
         }
         assert_eq!(gp.points().len(), UPDATED_POINTS_MAX);
-        // Dropping points one by one leaves the factor of what is kept.
+        // After dropping points one by one, the factor equals the factor of the remaining points.
         let again = Gp::load(gp.save(), 2).unwrap();
         let mut scratch = Vec::new();
         for i in 0..50 {
