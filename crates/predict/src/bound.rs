@@ -215,7 +215,7 @@ impl Bounds<'_> {
 
 /// Upper bound of all bounds of `hosts` or more hosts with `gpus` GPUs in total, in any order. It is the line rate of
 /// all the thinnest host's NICs times the gain of trees over rings: `2 (n - 1) / n` for two hosts, two thirds of that
-/// for three, 1 for more.
+/// for three, 1 for more; never below 1.
 pub fn network_at_most_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize) -> f64 {
     let bus = 2.0 * (gpus as f64 - 1.0) / gpus as f64;
     nic_min_gb_per_s

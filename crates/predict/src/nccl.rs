@@ -30,7 +30,8 @@ pub const COLD_SD: f64 = 0.12;
 pub struct NcclNetwork {
     /// The release.
     pub release: Version,
-    /// Without the shipped constants of loads, which were fitted on a published table: for judging models on that table.
+    /// True if the shipped constants of loads are not used: they were fitted on a published table, and must not be used
+    /// to evaluate models on that table.
     #[serde(default)]
     pub unfitted: bool,
 }
