@@ -304,7 +304,7 @@ impl Committee {
         let of = |m: &Member| SavedMember { view: m.view, weight: m.weight, process: m.gp.save() };
         SavedCommittee { widening: self.widening, members: self.members.iter().map(of).collect() }
     }
-    /// From the form of a model file.
+    /// Loads a committee from its form in a model file.
     pub fn load(saved: SavedCommittee, width: usize) -> Result<Committee, String> {
         let SavedCommittee { widening, members: saved } = saved;
         if !(WIDENING.0..=WIDENING.1).contains(&widening) {

@@ -47,13 +47,13 @@ pub enum FitError {
     /// The store holds no usable reading.
     #[error("no usable measurement of {collective} in the store; take some with `linkwise measure`")]
     Empty {
-        /// The collective asked for.
+        /// The requested collective.
         collective: Collective,
     },
     /// The store holds several collectives and the options name none.
     #[error("the store holds {0}; name one with --collective")]
     SeveralCollectives(String),
-    /// The process could not be conditioned on the data.
+    /// The Gaussian process could not be conditioned on the data.
     #[error("the Gaussian process could not be fitted to {0} readings; check them for absurd values")]
     Degenerate(usize),
     /// Too few readings for a learned model, which cannot use physics instead.

@@ -58,7 +58,7 @@ pub trait LearnedModel: Any + Debug + Send + Sync {
     /// Learns new multi-host readings and keeps the old ones. Returns `false` and learns nothing if the model cannot
     /// learn them.
     fn learn(&mut self, table: &HostShareTable, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool;
-    /// Number of parameters of one size.
+    /// Number of parameters per size.
     fn parameter_count(&self) -> usize;
     /// Memory of the parameters of all sizes, bytes.
     fn parameter_bytes(&self) -> usize;

@@ -43,7 +43,7 @@ pub trait BandwidthModel: Send + Sync {
     fn evaluator(&self, size: Bytes) -> Evaluator<'_> {
         Box::new(move |parts| self.mean(size, parts))
     }
-    /// Mean and deviation of one candidate.
+    /// Mean and standard deviation of one candidate.
     fn predict(&self, size: Bytes, parts: &[HostShare]) -> Prediction;
     /// Expected bus bandwidth of one candidate, GB/s, exactly as [`BandwidthModel::means`] gives it.
     fn mean(&self, size: Bytes, parts: &[HostShare]) -> f64;
@@ -173,8 +173,8 @@ impl Model {
     pub(crate) fn with_healthy_hosts(&self) -> Model {
         self.clone().at_rates(self.rates.with_slow_parts(Part::is_shared))
     }
-    /// True if the predictions already include the slowness of `component`: a suspect that the model has learned costs
-    /// a job nothing more.
+    /// True if the predictions already include the slowness of `component`: a suspect that the model has learned causes
+    /// no further loss.
     pub fn predicts_slow(&self, component: crate::doctor::Component) -> bool {
         use crate::doctor::Component;
         let host = &self.cluster.host(component.host()).name;
@@ -263,7 +263,7 @@ impl Model {
     }
 
     /// Learns one more multi-host reading immediately: O(n²). `false` if the reading cannot be used (one host, a model
-    /// without a Gaussian process, degenerate values).
+    /// with a fixed offset, degenerate values).
     pub fn update(&mut self, allocation: &Allocation, size: Bytes, busbw_gb_per_s: f64) -> bool {
         if allocation.host_count() < 2 || !(busbw_gb_per_s.is_finite() && busbw_gb_per_s > 0.0) {
             return false;

@@ -4,7 +4,6 @@
 //! A Gaussian process numbers hosts and gives each host type a feature. Cluster files change: types are listed in
 //! another order, unused types are added, hosts are added, removed and renamed. The numbers stay with the names. A host
 //! with a new name gets a new number, which has no effect until the host is measured.
-//! until the host is read.
 
 use crate::features::{TYPES_MAX, feature_count};
 use crate::shares::alike;

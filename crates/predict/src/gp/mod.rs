@@ -458,7 +458,7 @@ impl Gp {
             }
         }
         let [s2, n2, ..] = self.variances();
-        // Two plain passes over the distances, which use vector units; the third is rare.
+        // Two simple passes over the distances, which use vector units; the third pass is rare.
         let nearest = out.iter().fold(f64::INFINITY, |a, b| if *b < a { *b } else { a });
         let twins: Vec<usize> = match nearest < SAME_SPLIT {
             true => (0..n).filter(|j| out[*j] < SAME_SPLIT && self.rows[*j] == x).collect(),
@@ -500,7 +500,8 @@ impl Gp {
         self.y_mean + self.y_sd * v
     }
 
-    /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split without readings.
+    /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split without
+    /// readings.
     pub fn irregularity(&self, x: &[f64]) -> f64 {
         let row = self.scaled_row(x);
         let n2 = self.variances()[1];
