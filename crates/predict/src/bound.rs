@@ -37,8 +37,8 @@ pub struct Analytic {
     pub bound_gb_per_s: f64,
     /// `ln(physics / NICs)`: the log ratio of the network's physics to the plain NIC rule; 0 on one host.
     pub ln_physics_over_nics: f64,
-    /// `ln(rule / bound)`; 0 on one host. The rule is the soft minimum of the weakest host's intra bandwidth and the plain
-    /// NIC rule.
+    /// `ln(rule / bound)`; 0 on one host. The rule is the soft minimum of the weakest host's intra bandwidth and the
+    /// plain NIC rule.
     pub ln_nics_over_bound: f64,
 }
 

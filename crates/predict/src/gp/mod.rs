@@ -500,8 +500,8 @@ impl Gp {
         self.y_mean + self.y_sd * v
     }
 
-    /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split without
-    /// readings.
+    /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split
+    /// without readings.
     pub fn irregularity(&self, x: &[f64]) -> f64 {
         let row = self.scaled_row(x);
         let n2 = self.variances()[1];
