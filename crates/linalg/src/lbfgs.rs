@@ -1,15 +1,17 @@
-//! Minimisation of a smooth function in a box: limited-memory BFGS with projection (Nocedal and Wright, chapter 7).
+//! Minimisation of a smooth function within bounds: limited-memory BFGS with projection (Nocedal and Wright, chapter
+//! 7).
 
 /// The result of a minimisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Evaluations of the function.
+    /// Number of evaluations of the function.
     pub evaluations: usize,
 }
 
 const MEMORY: usize = 8;
 
-/// Minimises `f` (value and gradient) from `x` within `bounds`, at most `evaluations_max` times; `x` becomes the best point seen.
+/// Minimises `f` (value and gradient) from `x` within `bounds`, with at most `evaluations_max` evaluations. `x` becomes
+/// the best point seen.
 pub fn minimise(
     f: &mut dyn FnMut(&[f64], &mut [f64]) -> f64,
     x: &mut [f64],
@@ -62,7 +64,7 @@ pub fn minimise(
             d = (0..n).map(|i| if free[i] { g[i] * (0.5 / norm).min(1.0) } else { 0.0 }).collect();
         }
         let slope: f64 = d.iter().zip(&g).map(|(a, b)| a * b).sum();
-        // Steps beyond 2 in the logarithm of a hyperparameter leave the range in which the gradient is informative.
+        // Larger steps in the logarithm of a hyperparameter leave the range in which the gradient is informative.
         let longest = d.iter().fold(0.0f64, |a, v| a.max(v.abs()));
         let mut step = if longest > 2.0 { 2.0 / longest } else { 1.0 };
         let mut improved = false;

@@ -1,4 +1,4 @@
-//! Linear algebra and minimisation of small problems.
+//! Linear algebra and minimisation for small problems.
 #![forbid(unsafe_code)]
 
 mod lbfgs;

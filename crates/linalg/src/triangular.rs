@@ -1,8 +1,9 @@
-//! The little linear algebra that a Gaussian process of up to a few thousand points needs.
+//! Linear algebra for Gaussian processes of up to a few thousand points.
 //!
-//! Own code because the process *is* the model and its cost is the cost of a decision: rows are contiguous, every inner
-//! loop is a dot product with eight accumulators (so that the compiler may use vector units without changing the result
-//! from machine to machine), and nothing allocates in the prediction path.
+//! This is own code because the cost of a prediction is the cost of a decision. Rows are contiguous. Every inner loop
+//! is a dot product with eight accumulators, so that the compiler can use vector units while results stay equal on all
+//! machines. The prediction path does not allocate.
+//!
 //! Cost of a factorisation: n³/6 multiply-adds, about 2 ms at n = 250.
 
 /// Dot product of two slices of equal length, in a fixed order of additions.
@@ -37,7 +38,7 @@ impl LowerTriangular {
     pub fn zeros(n: usize) -> Self {
         LowerTriangular { n, data: vec![0.0; n * (n + 1) / 2] }
     }
-    /// Its order.
+    /// Number of rows.
     pub fn n(&self) -> usize {
         self.n
     }
@@ -48,7 +49,7 @@ impl LowerTriangular {
     pub fn row(&self, i: usize) -> &[f64] {
         &self.data[Self::at(i)..Self::at(i + 1)]
     }
-    /// Row `i`, to write.
+    /// Row `i`, mutable.
     pub fn row_mut(&mut self, i: usize) -> &mut [f64] {
         &mut self.data[Self::at(i)..Self::at(i + 1)]
     }
@@ -63,7 +64,7 @@ impl LowerTriangular {
         Some(self)
     }
 
-    /// Turns row `i` of the matrix into row `i` of the factor, given that the rows above are factored.
+    /// Replaces row `i` of the matrix by row `i` of the factor; the rows above must be factored.
     fn factor_row(&mut self, i: usize) -> bool {
         let (above, rest) = self.data.split_at_mut(Self::at(i));
         let row = &mut rest[..=i];
@@ -76,7 +77,8 @@ impl LowerTriangular {
         d > 0.0 && d.is_finite()
     }
 
-    /// Appends one row of the matrix to a factor: O(n²). `false` (and unchanged) if the result is not positive definite.
+    /// Appends one row of the matrix to a factor: O(n²). Returns `false` and changes nothing if the result is not
+    /// positive definite.
     pub fn append(&mut self, row: &[f64]) -> bool {
         debug_assert_eq!(row.len(), self.n + 1);
         self.data.extend_from_slice(row);
@@ -89,13 +91,14 @@ impl LowerTriangular {
         ok
     }
 
-    /// The factor of the matrix without row and column `k`: a rank-one update of the rows below, O((n - k)²). Panics if there is no row `k`.
+    /// Changes the factor to that of the matrix without row and column `k`, by a rank-one update of the rows below:
+    /// O((n - k)²). Panics if there is no row `k`.
     pub fn remove(&mut self, k: usize) {
         let n = self.n;
         assert!(k < n, "row {k} of {n}");
         let mut data = Vec::with_capacity(Self::at(n - 1));
         data.extend_from_slice(&self.data[..Self::at(k)]);
-        // Rotations (c, s) by column; each row below applies those of the columns before its diagonal.
+        // Rotations (c, s) by column; each row below applies the rotations of the columns before its diagonal.
         let mut rotations: Vec<(f64, f64)> = Vec::with_capacity(n - 1 - k);
         for i in k + 1..n {
             let row = self.row(i);
@@ -115,7 +118,7 @@ impl LowerTriangular {
         self.n = n - 1;
     }
 
-    /// Solves `L x = b` in place, `L` this factor.
+    /// Solves `L x = b` in place, where `L` is this factor.
     pub fn solve_lower(&self, b: &mut [f64]) {
         for i in 0..self.n {
             let r = self.row(i);
@@ -186,7 +189,7 @@ impl LowerTriangular {
     }
 }
 
-/// e^x for x <= 0, to 1e-15 relative, without a library call, so that loops over it use vector units.
+/// e^x for x <= 0 with a relative error of 1e-15, without a library call, so that loops over it can use vector units.
 #[inline(always)]
 pub fn exp_neg(x: f64) -> f64 {
     let x = x.max(-700.0);

@@ -1,4 +1,4 @@
-//! The collectives, under the names that nccl-tests and the measurement files use.
+//! Collectives, with the names in nccl-tests and in the measurement files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,7 +37,8 @@ impl Collective {
         Collective::SendRecv,
     ];
 
-    /// The collectives that have algorithms and protocols, and that NCCL asks a tuner about. The position is NCCL's number (`ncclFunc_t`).
+    /// The collectives that have algorithms and protocols and for which NCCL calls a tuner. The index is NCCL's number
+    /// (`ncclFunc_t`).
     pub const TUNED: [Collective; 5] = [
         Collective::Broadcast,
         Collective::Reduce,
@@ -46,7 +47,8 @@ impl Collective {
         Collective::AllReduce,
     ];
 
-    /// NCCL's number (`ncclFunc_t`): 0 to 4 for [`Self::TUNED`], 5 for send/receive, 8 for all-to-all (a function of its own since 2.28).
+    /// NCCL's number (`ncclFunc_t`): 0 to 4 for [`Self::TUNED`], 5 for send/receive, 8 for all-to-all (a separate
+    /// function since 2.28).
     pub const fn number(self) -> u8 {
         match self {
             Collective::Broadcast => 0,
@@ -59,7 +61,7 @@ impl Collective {
         }
     }
 
-    /// The collective of NCCL's number, if NCCL asks a tuner about it; 5 and above are `None`.
+    /// The collective with this NCCL number, if NCCL calls a tuner for it; `None` from 5 on.
     pub fn tuned_of_number(number: usize) -> Option<Self> {
         Self::TUNED.get(number).copied()
     }
@@ -69,7 +71,7 @@ impl Collective {
         self.number() < Self::TUNED.len() as u8
     }
 
-    /// busbw over algbw for `ranks` ranks, as nccl-tests defines it (PERFORMANCE.md of nccl-tests).
+    /// Ratio of busbw to algbw for `ranks` ranks, as nccl-tests defines it (PERFORMANCE.md of nccl-tests).
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks.max(1) as f64;
         match self {
@@ -79,7 +81,8 @@ impl Collective {
         }
     }
 
-    /// Bus bandwidth in GB/s (1e9 bytes) of a run over `size_bytes` (nccl-tests' size column: the whole buffer) in `seconds`.
+    /// Bus bandwidth in GB/s (1e9 bytes) of a run over `size_bytes` (nccl-tests' size column: the whole buffer) in
+    /// `seconds`.
     pub fn busbw_gb_per_s(self, ranks: usize, size_bytes: f64, seconds: f64) -> f64 {
         size_bytes / seconds * 1e-9 * self.bus_factor(ranks)
     }
@@ -119,7 +122,7 @@ impl fmt::Display for Collective {
 
 impl FromStr for Collective {
     type Err = String;
-    /// Accepts the spellings of nccl-tests, NCCL and the published files, whatever the case and separators.
+    /// Accepts the spellings of nccl-tests, NCCL and the published files, in any case and with any separators.
     fn from_str(s: &str) -> Result<Self, String> {
         let key: String = s.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
         Ok(match key.as_str() {

@@ -1,7 +1,7 @@
-//! NCCL's words, once: [`Collective`], [`Algorithm`], [`Protocol`], [`GraphKind`], [`PathType`] and [`Version`].
+//! NCCL's terms as types: [`Collective`], [`Algorithm`], [`Protocol`], [`GraphKind`], [`PathType`] and [`Version`].
 //!
-//! The crate depends on nothing, because training processes load it. The feature `serde` (off by default) adds the form in files: the
-//! text of `Display`.
+//! The crate has no dependencies, because training processes load it. The feature `serde` (off by default) adds
+//! serialisation as the text of `Display`.
 
 mod collective;
 mod version;

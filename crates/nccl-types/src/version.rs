@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A release of NCCL. A patch of `None` is "any patch of the minor release", as in `--nccl 2.28`.
+/// A release of NCCL. A patch of `None` means any patch of the minor release, as in `--nccl 2.28`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
@@ -17,12 +17,13 @@ pub struct Version {
 }
 
 impl Version {
-    /// `Version::new(2, 28, 9)`.
+    /// For example `Version::new(2, 28, 9)`.
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Version { major, minor, patch: Some(patch) }
     }
 
-    /// True from the release `major.minor.patch` on; a version without a patch counts as the newest patch of its minor release.
+    /// True for the release `major.minor.patch` and later ones. A version without a patch counts as the newest patch of
+    /// its minor release.
     pub fn at_least(self, major: u16, minor: u16, patch: u16) -> bool {
         (self.major, self.minor, self.patch.unwrap_or(u16::MAX)) >= (major, minor, patch)
     }
@@ -38,7 +39,7 @@ impl fmt::Display for Version {
 impl FromStr for Version {
     type Err = String;
 
-    /// Reads `2.28`, `2.28.9` and `2.28.9-1`.
+    /// Parses `2.28`, `2.28.9` and `2.28.9-1`.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is not an NCCL version; write it like 2.28 or 2.28.9");
         let number = |t: &str| t.parse::<u16>().map_err(|_| bad());

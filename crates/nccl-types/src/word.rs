@@ -1,4 +1,4 @@
-//! Enumerations whose values NCCL numbers and names.
+//! Enumerations of values that NCCL numbers and names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,12 +15,12 @@ macro_rules! words {
             /// All values, in the order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
-            /// The word as NCCL's logs and this project's files write it.
+            /// The word in NCCL's logs and in this project's files.
             pub const fn word(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
 
-            /// The value at a position of [`Self::ALL`].
+            /// The value at an index of [`Self::ALL`].
             pub fn of_number(number: usize) -> Option<Self> {
                 Self::ALL.get(number).copied()
             }
@@ -35,7 +35,7 @@ macro_rules! words {
         impl FromStr for $name {
             type Err = String;
 
-            /// Reads the word in any case, with or without underscores. The error names the text and all words.
+            /// Parses the word in any case, with or without underscores. The error names the text and all valid words.
             fn from_str(text: &str) -> Result<Self, String> {
                 let plain = |t: &str| t.replace('_', "").to_ascii_lowercase();
                 let wanted = plain(text.trim());
@@ -49,7 +49,7 @@ macro_rules! words {
 }
 
 words! {
-    /// The pattern of a collective over ranks; NCCL's numbers 0 to 6 in this order.
+    /// The pattern of a collective over ranks, in the order of NCCL's numbers 0 to 6.
     Algorithm {
         /// Double binary tree.
         Tree = "Tree",
@@ -69,7 +69,7 @@ words! {
 }
 
 impl Algorithm {
-    /// The word in capitals, as arms, policy tables and traces write it: `TREE`, `NVLSTREE`.
+    /// The word in capitals, as in arms, policy tables and traces: `TREE`, `NVLSTREE`.
     pub const fn capitals(self) -> &'static str {
         match self {
             Algorithm::Tree => "TREE",
@@ -84,19 +84,19 @@ impl Algorithm {
 }
 
 words! {
-    /// The way in which ranks exchange bytes; NCCL's numbers 0 to 2 in this order.
+    /// The way in which ranks exchange bytes, in the order of NCCL's numbers 0 to 2.
     Protocol {
-        /// 8-byte words, half of them flags: least latency.
+        /// 8-byte words, half of them flags: lowest latency.
         Ll = "LL",
         /// 128-byte lines with a flag each, over NVLink.
         Ll128 = "LL128",
-        /// Chunks with a fence: most bandwidth.
+        /// Chunks with a fence: highest bandwidth.
         Simple = "Simple",
     }
 }
 
 impl Protocol {
-    /// The word in capitals, as arms, policy tables and traces write it: `LL128`, `SIMPLE`.
+    /// The word in capitals, as in arms, policy tables and traces: `LL128`, `SIMPLE`.
     pub const fn capitals(self) -> &'static str {
         match self {
             Protocol::Ll => "LL",
@@ -107,11 +107,11 @@ impl Protocol {
 }
 
 words! {
-    /// The graphs that NCCL searches on every node; NCCL's ids 0 to 4 in this order.
+    /// The graphs that NCCL searches on every node, in the order of NCCL's ids 0 to 4.
     GraphKind {
         /// Ring.
         Ring = "ring",
-        /// Tree; PAT uses it, too.
+        /// Tree; also used by PAT.
         Tree = "tree",
         /// CollNet chain.
         CollNetChain = "collnet-chain",
@@ -123,7 +123,7 @@ words! {
 }
 
 words! {
-    /// The distance between two devices, by NCCL's name (the numbers differ between releases), nearest first.
+    /// The distance between two devices, by NCCL's name, nearest first. NCCL's numbers differ between releases.
     PathType {
         /// The same device.
         Loc = "LOC",

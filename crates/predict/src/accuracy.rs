@@ -1,7 +1,8 @@
-//! How accurate a model is, on random subsets of the GPUs (the papers' test) and on the allocations that a decision compares.
+//! Accuracy of a model, on random subsets of the GPUs (the test in the papers) and on the allocations that a decision
+//! compares.
 //!
-//! The two differ: random subsets nearly always use every host, and their error is not that of a search's candidates (facts:
-//! placement-prototype, section 0).
+//! The two differ: random subsets nearly always use every host, so their error is not the error on a search's
+//! candidates (facts: placement-prototype, section 0).
 
 use crate::model::BandwidthModel;
 use crate::shares::{Candidates, HostShareTable};
@@ -9,15 +10,16 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
 
-/// Most attempts to draw one allocation that spans hosts.
+/// Maximum number of attempts to draw one multi-host allocation.
 const DRAWS_MAX: usize = 1000;
 
-/// Figures of predictions against the truth.
+/// Errors of predictions against the truth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accuracy {
     /// Number of allocations compared.
     pub n: usize,
-    /// Coefficient of determination; negative if worse than predicting the mean. NaN if the truth does not vary.
+    /// Coefficient of determination; negative if the predictions are worse than the mean of the truth. NaN if the truth
+    /// does not vary.
     pub r2: f64,
     /// Mean absolute error relative to the truth, percent.
     pub mape_percent: f64,
@@ -25,7 +27,7 @@ pub struct Accuracy {
     pub mae_gb_per_s: f64,
 }
 
-/// Accuracy of a model on allocations with their true bandwidths, GB/s. None without rows. One batch.
+/// Accuracy of a model on allocations with their true bandwidths, GB/s; None without rows. Computed as one batch.
 pub fn accuracy(model: &dyn BandwidthModel, size: Bytes, rows: &[(Allocation, f64)]) -> Option<Accuracy> {
     let candidates = Candidates::of(model.share_table(size), rows.iter().map(|r| &r.0));
     let mut means = Vec::new();
@@ -34,7 +36,7 @@ pub fn accuracy(model: &dyn BandwidthModel, size: Bytes, rows: &[(Allocation, f6
     figures(&pairs)
 }
 
-/// The same from pairs of prediction and truth.
+/// Accuracy from pairs of prediction and truth.
 pub fn figures(pairs: &[(f64, f64)]) -> Option<Accuracy> {
     if pairs.is_empty() {
         return None;
@@ -62,8 +64,8 @@ pub fn shuffle<T>(items: &mut [T], rng: &mut ChaCha8Rng) {
     }
 }
 
-/// Allocations that span hosts, drawn as BandPilot draws them: every GPU with a probability that is itself drawn from 0.1 to 0.9. Fewer
-/// than `n` only where the cluster has too few hosts.
+/// Multi-host allocations, drawn as BandPilot draws them: every GPU with a probability that is itself drawn from 0.1 to
+/// 0.9. Returns fewer than `n` only if the cluster has too few hosts.
 pub fn random_subsets(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocation> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut draw = || {
@@ -76,8 +78,9 @@ pub fn random_subsets(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocation>
     (0..n).filter_map(|_| (0..DRAWS_MAX).map(|_| draw()).find(|a| a.host_count() > 1)).collect()
 }
 
-/// Training allocations as BandPilot's published code draws them: shares of 10 to 88 % of the GPUs, half spread evenly over two or
-/// more random hosts, half at random over several hosts; no two equal. Fewer than `n` only where the cluster is too small.
+/// Training allocations as BandPilot's published code draws them: shares of 10 to 88 % of the GPUs. Half of the
+/// allocations are spread evenly over two or more random hosts, half are random over several hosts. No two are equal.
+/// Returns fewer than `n` only if the cluster is too small.
 pub fn bandpilot_design(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocation> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let gpus: Vec<GpuId> = cluster
@@ -117,8 +120,8 @@ pub fn bandpilot_design(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocatio
     out
 }
 
-/// Allocations that a decision compares: for a random request on a partly busy cluster, GPUs spread over some hosts, near balance or a
-/// few moves away, on each host those free GPUs with the best intra bandwidth.
+/// Allocations that a decision compares. For a random request on a partly busy cluster, GPUs are spread over some
+/// hosts, near balance or a few moves away from it; each host contributes its free GPUs with the best intra bandwidth.
 pub fn compared(cluster: &Cluster, table: &HostShareTable, n: usize, seed: u64) -> Vec<Allocation> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut draw = || {
@@ -141,7 +144,7 @@ pub fn compared(cluster: &Cluster, table: &HostShareTable, n: usize, seed: u64) 
         let k = free.len() + rng.next_u32() as usize % (room - free.len() + 1);
         let mut counts = vec![0usize; free.len()];
         for _ in 0..k {
-            // The emptiest host with room: as even as the free GPUs allow.
+            // The host with the fewest chosen GPUs and room for another one: as even as the free GPUs allow.
             let next = (0..counts.len()).filter(|i| counts[*i] < free[*i].1.count()).min_by_key(|i| counts[*i]);
             counts[next.expect("k is at most what is free")] += 1;
         }

@@ -23,7 +23,7 @@ pub enum Limit {
     },
     /// A link between hosts or a tier of switches.
     Network {
-        /// Its name.
+        /// Name of the link or tier.
         name: String,
     },
     /// Latency: the message is too small to fill any link.
@@ -35,20 +35,22 @@ pub enum Limit {
 pub struct Analytic {
     /// The bound, GB/s busbw.
     pub bound_gb_per_s: f64,
-    /// `ln(physics / NICs)`: how far the physics of the network departs from the plain NIC rule; 0 on one host.
+    /// `ln(physics / NICs)`: the log ratio of the network's physics to the plain NIC rule; 0 on one host.
     pub ln_physics_over_nics: f64,
-    /// `ln(rule / bound)`, where the rule is the soft minimum of the weakest host's intra bandwidth and the plain NIC rule; 0 on one host.
+    /// `ln(rule / bound)`; 0 on one host. The rule is the soft minimum of the weakest host's intra bandwidth and the
+    /// plain NIC rule.
     pub ln_nics_over_bound: f64,
 }
 
-/// Bounds of one cluster, collective and size.
+/// Computes the bounds of one cluster, collective and size.
 ///
-/// The bound is the smaller of the measured intra bandwidth of the weakest host and of what `fabric` expects between the hosts.
-/// The estimate uses representatives (see [`HostShare::representative`]), so that it depends on counts and NIC rates only. Searches
-/// rely on this: for given counts and NIC rates a bound never falls when a host's intra bandwidth rises.
+/// The bound is the minimum of the weakest host's measured intra bandwidth and of the estimate of `fabric` between the
+/// hosts. The estimate uses representatives (see [`HostShare::representative`]), so that it depends only on counts and
+/// NIC rates. Searches rely on this property: for given counts and NIC rates, a bound never falls when a host's intra
+/// bandwidth rises.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds<'m> {
-    /// The cluster.
+    /// The cluster at its learned rates.
     pub site: &'m RatedCluster,
     /// The physics.
     pub tables: &'m FabricTables,
@@ -56,11 +58,11 @@ pub struct Bounds<'m> {
     pub collective: Collective,
     /// The message size.
     pub size: Bytes,
-    /// NCCL's own decisions, in place of the physics between hosts where they are known.
+    /// NCCL's own decisions, which replace the physics between hosts where they are known.
     pub nccl: Option<&'m NcclNetwork>,
 }
 
-/// Estimates of the network that repeat within one batch.
+/// Cache of network estimates within one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Memo {
     known: HashMap<Box<[u64]>, f64, FxBuildHasher>,
@@ -70,29 +72,29 @@ pub struct Memo {
     hosts: nccl_model::HostCache,
 }
 
-/// The bandwidth where the topology holds no limit, GB/s.
+/// The bandwidth if the topology contains no limit, GB/s.
 const UNKNOWN_GB_PER_S: f64 = 1.0;
 
-/// Exponent of the soft minimum of the plain rule. Two limits that are close to each other slow each other down: the measured tables are
-/// described by exponents of 8 to 10 (facts: nccl-graph-search, "Formula").
+/// Exponent of the soft minimum in the plain rule. Two limits that are close to each other slow each other down:
+/// exponents of 8 to 10 describe the measured tables (facts: nccl-graph-search, "Formula").
 const SOFT_POWER: f64 = 8.0;
 
-/// The soft minimum: slightly below the smaller value where the two are close; rises with both.
+/// The soft minimum: slightly below the smaller value if the two are close; increases with both.
 fn softly(a: f64, b: f64) -> f64 {
     let (low, high) = (a.min(b), a.max(b));
     low * (1.0 + (low / high).powf(SOFT_POWER)).powf(-1.0 / SOFT_POWER)
 }
 
 impl Bounds<'_> {
-    /// The weakest host: its intra bandwidth and which it is; infinite if every host gives one GPU.
+    /// Intra bandwidth and id of the weakest host; infinite if every host contributes one GPU.
     fn intra(parts: &[HostShare]) -> (f64, HostId) {
         parts.iter().fold((f64::INFINITY, HostId(0)), |w, p| {
             if p.intra_gb_per_s < w.0 { (p.intra_gb_per_s, p.host) } else { w }
         })
     }
 
-    /// The allocation whose network estimate a candidate gets. Equal hosts are sorted by count, largest first: NCCL's rings depend
-    /// on the order of hosts, which linkwise chooses.
+    /// The allocation that replaces a candidate in the network estimate. Equal hosts are sorted by count, largest
+    /// first: NCCL's rings depend on the order of hosts, and linkwise chooses that order.
     fn stand_in(&self, parts: &[HostShare], out: &mut Vec<(HostId, GpuMask)>) {
         out.clear();
         out.extend(parts.iter().map(|p| (p.host, p.representative)));
@@ -108,7 +110,8 @@ impl Bounds<'_> {
         }
     }
 
-    /// The inputs of the physics between the hosts of a list. Hosts of one kind on one switch are interchangeable.
+    /// The cache key: all inputs of the physics between the listed hosts. Hosts of one kind on one switch are
+    /// interchangeable.
     fn key(&self, list: &[(HostId, GpuMask)], key: &mut Vec<u64>) {
         let one_switch = self.site.is_one_switch();
         key.clear();
@@ -118,8 +121,8 @@ impl Bounds<'_> {
         }));
     }
 
-    /// The analytic quantities of one candidate; a bound of 0 for fewer than two GPUs. O(hosts) if the memo holds an equivalent candidate,
-    /// else about a microsecond.
+    /// The analytic quantities of one candidate; the bound is 0 for fewer than two GPUs. O(hosts) if the memo holds an
+    /// equivalent candidate, otherwise about a microsecond.
     pub fn of(&self, parts: &[HostShare], memo: &mut Memo) -> Analytic {
         if parts.len() < 2 {
             let bound = match parts.first() {
@@ -170,10 +173,10 @@ impl Bounds<'_> {
         let Some(nccl) = nccl else { return kept * physics() };
         let gpus = parts.iter().map(|p| p.count as usize).sum();
         let thinnest = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
-        // Searches prune by this bound.
+        // Searches prune by this upper bound.
         let most = network_at_most_gb_per_s(thinnest, parts.len(), gpus);
         let plain = self.site.is_one_switch();
-        // NCCL's model knows NICs, not the switches above them.
+        // NCCL's model includes the NICs but not the switches above them.
         kept * nccl.min(most).min(if plain { f64::INFINITY } else { physics() })
     }
 
@@ -194,7 +197,8 @@ impl Bounds<'_> {
             self.collective,
             self.size,
         );
-        // The representative may have moved counts between equal hosts: name the host of the request that has the fewest NICs.
+        // The representative may have moved counts between equal hosts, so the result names the host of the request
+        // that has the fewest NICs.
         let thinnest = parts.iter().min_by(|a, b| a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s)).map_or(host, |p| p.host);
         match nccl {
             Some(Limit::Nic { .. }) => return Limit::Nic { host: thinnest },
@@ -210,8 +214,9 @@ impl Bounds<'_> {
     }
 }
 
-/// No bound of `hosts` or more hosts with `gpus` GPUs in all exceeds this, whatever their order: all the thinnest host's NICs at
-/// line rate, times what trees gain over rings (two hosts `2 (n - 1) / n`; three, two thirds of that; more, nothing).
+/// Upper bound of all bounds of `hosts` or more hosts with `gpus` GPUs in total, in any order. It is the line rate of
+/// all the thinnest host's NICs times the gain of trees over rings: `2 (n - 1) / n` for two hosts, two thirds of that
+/// for three, 1 for more; never below 1.
 pub fn network_at_most_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize) -> f64 {
     let bus = 2.0 * (gpus as f64 - 1.0) / gpus as f64;
     nic_min_gb_per_s
@@ -222,8 +227,8 @@ pub fn network_at_most_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize
         }
 }
 
-/// The thinnest host's NICs, GB/s busbw: two hosts carry a tree, whose bus bandwidth is `2 (n - 1) / n` times the NICs' rate since
-/// every byte crosses once per direction; more move like a ring (facts: measurements, section 5).
+/// The thinnest host's NICs, GB/s busbw. Two hosts use a tree, whose bus bandwidth is `2 (n - 1) / n` times the NICs'
+/// rate, because every byte crosses once per direction. More hosts behave like a ring (facts: measurements, section 5).
 fn nics_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize) -> f64 {
     if hosts == 2 { nic_min_gb_per_s * 2.0 * (gpus as f64 - 1.0) / gpus as f64 } else { nic_min_gb_per_s }
 }

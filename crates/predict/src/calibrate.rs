@@ -1,8 +1,9 @@
-//! Calibrates the physics' constants of sharing to readings.
+//! Calibrates the physics' sharing constants and the cluster file's rates to readings.
 //!
-//! NCCL determines the shape of these effects, the system their strength: the loss of a NIC that several senders share, the rate of a
-//! channel, the deficit of trees against rings. With few readings the prior (the constants passed in) dominates, with a hundred the
-//! readings do. The Gaussian processes then correct the residuals.
+//! NCCL determines the form of these effects, and the system determines their strength: the loss of a NIC shared by
+//! several senders, the rate of a channel, the deficit of trees against rings. With few readings the prior (the
+//! constants passed in) dominates; with a hundred, the readings dominate. The Gaussian processes then correct the
+//! residuals.
 
 use crate::bound::{Bounds, Memo};
 use crate::rates::{KEPT, LearnedRates, NIC_FACTOR, RatedCluster, TierRates, UPLINK_FACTOR};
@@ -12,24 +13,24 @@ use fabric::{Constants, Fabric, FabricTables};
 use std::cell::RefCell;
 use topology::{Bytes, Cluster, Collective};
 
-/// Most readings used; of more, evenly spread ones.
+/// Maximum number of readings used. Of more readings, an evenly spaced selection is used.
 const READINGS_MAX: usize = 300;
-/// Most sweeps over the constants.
+/// Maximum number of sweeps over the constants.
 const SWEEPS_MAX: usize = 10;
-/// Residuals of `ln(busbw / bound)` above this count by their size, below by their square.
+/// Residuals of `ln(busbw / bound)` above this cost linearly, below it quadratically.
 const ROBUST: f64 = 0.03;
-/// Cost from which on a residual counts by its logarithm: a reading a third off its class says little about the constants.
+/// Above this, the cost grows with the logarithm: a reading a third off its class says little about the constants.
 const ODD: f64 = 12.0;
-/// Readings that must gain by the move of a constant.
+/// Minimum number of readings that must gain when a constant moves.
 const SUPPORT: usize = 3;
-/// First step of every constant, in its own coordinate, and the last.
+/// First and last step of every constant, in its own coordinate.
 const STEP: (f64, f64) = (0.16, 0.01);
 
-/// What a fit may move: constants of sharing and rates that the cluster file tells.
+/// Values that a fit may move: sharing constants and the rates in the cluster file.
 #[derive(Clone, Debug, PartialEq)]
 struct Tuned {
     constants: Constants,
-    /// By group of host types that are the same hardware: factor of the NICs' rate.
+    /// By group of host types with the same hardware: factor of the NICs' rate.
     nics: Vec<f64>,
     /// By tier.
     tiers: Vec<TierRates>,
@@ -44,13 +45,13 @@ enum Place {
     Kept(usize),
 }
 
-/// One value: its place, its range, and whether its coordinate is its logarithm.
+/// One value that a fit may move: its place, its range, and whether its coordinate is its logarithm.
 #[derive(Clone, Copy)]
 struct Dial {
     at: Place,
     range: (f64, f64),
     ln: bool,
-    /// Deviation of the prior, in the coordinate.
+    /// Standard deviation of the prior, in the coordinate.
     prior_sd: f64,
 }
 
@@ -59,7 +60,7 @@ impl Dial {
         Dial { at: Place::Share(at), range, ln, prior_sd: PRIOR_SD }
     }
 
-    /// True for a rate that the cluster file tells.
+    /// True for a rate that the cluster file states.
     fn is_told(&self) -> bool {
         matches!(self.at, Place::Nics(_) | Place::Uplinks(_))
     }
@@ -74,7 +75,7 @@ impl Dial {
     }
 }
 
-/// Ranges keep [`crate::bound::network_at_most_gb_per_s`] true.
+/// The ranges must keep [`crate::bound::network_at_most_gb_per_s`] valid.
 const DIALS: [Dial; 9] = [
     Dial::share(|s| &mut s.channel_gb_per_s, (2.0, 60.0), true),
     Dial::share(|s| &mut s.met, (0.0, 1.0), false),
@@ -86,25 +87,25 @@ const DIALS: [Dial; 9] = [
     Dial::share(|s| &mut s.nvls_tree_ceiling, (0.3, 1.5), true),
     Dial::share(|s| &mut s.tree_ll128, (0.7, 2.0), true),
 ];
-/// How many constants a fit may move.
+/// Number of sharing constants that a fit may move.
 pub(crate) const CONSTANTS: usize = DIALS.len();
-/// Deviation of the prior of constants of sharing, in every coordinate.
+/// Standard deviation of the prior of sharing constants, in every coordinate.
 const PRIOR_SD: f64 = 0.4;
-/// The same for the rates that the cluster file tells, which may be wrong by factors.
+/// Standard deviation of the prior of the cluster file's rates, which may be wrong by factors.
 const RATE_PRIOR_SD: f64 = 1.0;
-/// Steps of the rates that a file may have wrong: ports come in twos, and Gbit/s are taken for GB/s.
+/// Factors by which a rate in the file may be wrong: ports come in pairs, and Gbit/s are entered as GB/s.
 const LADDER: [f64; 6] = [0.125, 0.25, 0.5, 2.0, 4.0, 8.0];
-/// A rate that ends so near to that of the file (of the logarithm) is taken to be right.
+/// A fitted rate this close to the file's (in the logarithm) is treated as the file's.
 const NEARLY_RIGHT_LN: f64 = 0.35;
-/// What a step of the ladder must gain: `-ln` of the share of files that are wrong.
+/// Minimum gain of a step of the ladder: `-ln` of the share of files that are wrong.
 const LADDER_PRICE: f64 = 8.0;
-/// Deviation of the offset that all readings have in common: a site is a few per cent better or worse than the physics, a wrong file is
-/// wrong in the rates of NICs.
+/// Standard deviation of the offset common to all readings. A site is a few per cent better or worse than the physics;
+/// larger offsets indicate wrong NIC rates in the file.
 const OFFSET_SD: f64 = 0.06;
-/// Most host types whose NICs get a factor.
+/// Maximum number of host types whose NICs get a factor.
 const TYPES_MAX: usize = 8;
 
-/// One reading over several hosts.
+/// One multi-host reading.
 pub(crate) struct CalibrationReading {
     pub parts: Vec<HostShare>,
     pub size: Bytes,
@@ -117,7 +118,7 @@ fn robust(r: f64) -> f64 {
     if cost > ODD { ODD + (cost - ODD).ln_1p() } else { cost }
 }
 
-/// True if every constant of sharing is within the range of fits (with room for shipped constants).
+/// True if every sharing constant is within the range of fits (with a margin for shipped constants).
 pub(crate) fn plausible(share: ShareConstants) -> bool {
     let mut s = share;
     DIALS.iter().all(|d| {
@@ -127,9 +128,9 @@ pub(crate) fn plausible(share: ShareConstants) -> bool {
     })
 }
 
-/// The constants, those of sharing calibrated, and the rates of NICs and tiers. `known` are slow parts, which the readings' parts know
-/// already. Deterministic. A value moves only if [`SUPPORT`] readings and more ask for it. Cost: up to a few hundred times the readings'
-/// estimates, about a microsecond each.
+/// The calibrated sharing constants, and the rates of NICs and tiers. `known` are slow parts that `readings` already
+/// account for. A value moves only if at least [`SUPPORT`] readings gain by the move. Deterministic. Cost: up to a few
+/// hundred estimates per reading, about a microsecond each.
 pub(crate) fn calibrate(
     cluster: &Cluster,
     physics: &Fabric,
@@ -169,7 +170,7 @@ pub(crate) fn calibrate(
     (best.constants, rates)
 }
 
-/// The host types in use with NICs: of each group that is the same hardware, their places.
+/// The host types in use that have NICs, as indices grouped by equal hardware.
 fn groups_of_types(cluster: &Cluster) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let used = |t: &usize| cluster.hosts.iter().any(|h| h.host_type == *t);
@@ -183,7 +184,7 @@ fn groups_of_types(cluster: &Cluster) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Rates first: they move most.
+/// Dials of all values. Rates come first because they move most.
 fn dials(t: &Tuned) -> Vec<Dial> {
     let rate = |at, range| Dial { at, range, ln: true, prior_sd: RATE_PRIOR_SD };
     let mut out: Vec<Dial> = (0..t.nics.len()).map(|i| rate(Place::Nics(i), NIC_FACTOR)).collect();
@@ -197,9 +198,9 @@ fn dials(t: &Tuned) -> Vec<Dial> {
 
 /// The readings and the physics of one calibration.
 struct Calibration<'a> {
-    /// As the file tells it.
+    /// The cluster as the file states it.
     cluster: &'a Cluster,
-    /// With the slow parts, at the rates that were asked for last.
+    /// The cluster with its slow parts, at the rates evaluated last.
     site: RefCell<RatedCluster>,
     groups: Vec<Vec<usize>>,
     physics: &'a Fabric<'a>,
@@ -210,7 +211,7 @@ struct Calibration<'a> {
 }
 
 impl Calibration<'_> {
-    /// The rates that differ from those of the file.
+    /// The rates that differ from the file's.
     fn rates(&self, t: &Tuned) -> LearnedRates {
         let of_group = |(group, factor): (&Vec<usize>, &f64)| -> Vec<(String, f64)> {
             group.iter().map(|t| (self.cluster.types[*t].name.clone(), *factor)).collect()
@@ -220,7 +221,7 @@ impl Calibration<'_> {
         LearnedRates { nics, tiers: tiers.map(|(tier, r)| (tier.name.clone(), *r)).collect(), slow: Vec::new() }
     }
 
-    /// The residual of every reading under some values.
+    /// The residual of every reading under the values `t`.
     fn residuals(&self, t: &Tuned) -> Vec<f64> {
         let tables: FabricTables = self.physics.retuned(t.constants.clone()).tables();
         let mut site = self.site.borrow_mut();
@@ -238,28 +239,29 @@ impl Calibration<'_> {
         self.seen.iter().map(residual).collect()
     }
 
-    /// The cost of every reading under some values, and of their offset.
+    /// The cost of every reading, and of the common offset, under the values `t`.
     fn costs(&self, t: &Tuned) -> (Vec<f64>, f64) {
         let residuals = self.residuals(t);
         let middle = stats::upper_median(&residuals);
         (residuals.iter().map(|r| robust(r - middle)).collect(), 0.5 * (middle / OFFSET_SD).powi(2))
     }
 
-    /// The cost of the move of one value.
+    /// The prior's cost for the move of one value.
     fn prior(&self, t: &Tuned, dial: &Dial) -> f64 {
         let (a, b) = (*dial.value(&mut self.start.clone()), *dial.value(&mut t.clone()));
         let moved = if dial.ln { (b / a).ln() } else { b - a };
         0.5 * (moved / dial.prior_sd).powi(2)
     }
 
-    /// The cost of all. Where the file's rates are taken to be right, the offset is free: the Gaussian process learns it.
+    /// The total cost. If the file's rates are taken as right, the offset is free: the Gaussian process learns it.
     fn cost(&self, t: &Tuned, offset_counts: bool) -> f64 {
         let prior: f64 = self.dials.iter().map(|d| self.prior(t, d)).sum();
         let (each, offset) = self.costs(t);
         each.iter().sum::<f64>() + prior + if offset_counts { offset } else { 0.0 }
     }
 
-    /// The start with the rates that the file has wrong by factors, and the values that may move: all but the other rates of the file.
+    /// The start values, with file rates that are wrong by factors replaced, and a flag for each value that may move:
+    /// all but the other rates of the file.
     fn wrong_by_factors(&self) -> (Tuned, Vec<bool>) {
         let mut from = self.start.clone();
         let mut least = self.cost(&from, true);
@@ -284,12 +286,13 @@ impl Calibration<'_> {
         (from, free)
     }
 
-    /// True for a rate of the file that is wrong by less than the ladder's steps are about: such differences are the physics' own.
+    /// True for a rate of the file whose error is smaller than the ladder's steps: such differences are attributed to
+    /// the physics.
     fn is_nearly_right(&self, t: &Tuned, dial: &Dial) -> bool {
         dial.is_told() && dial.value(&mut t.clone()).ln().abs() < NEARLY_RIGHT_LN
     }
 
-    /// Moves the free values, one after the other, by steps that shrink.
+    /// Moves the free values one after the other, by shrinking steps.
     fn descend(&self, from: Tuned, free: &[bool]) -> Tuned {
         let wrong = self.dials.iter().zip(free).any(|(d, free)| *free && d.is_told());
         let mut best = from;
@@ -317,8 +320,8 @@ impl Calibration<'_> {
         best
     }
 
-    /// True if a value's move still pays without the readings that gain most by it: a single bad reading of a rare kind must not set the
-    /// value of that kind.
+    /// True if a value's move still pays without the readings that gain most: a single bad reading of a rare kind must
+    /// not set the value of that kind.
     fn is_supported(&self, best: &Tuned, dial: &Dial) -> bool {
         let mut without = best.clone();
         *dial.value(&mut without) = *dial.value(&mut self.start.clone());
@@ -418,7 +421,7 @@ mod tests {
         assert_eq!(calibrated(&[]), (nominal.clone(), LearnedRates::default()));
         let mut one = readings(&cluster, nominal.clone(), &[[8, 8, 8, 3]]);
         one[0].busbw_gb_per_s *= 0.5;
-        // A single reading is an offset, which the process learns.
+        // A single reading is an offset, which the Gaussian process learns.
         assert_eq!(calibrated(&one), (nominal.clone(), LearnedRates::default()));
     }
 }

@@ -1,23 +1,25 @@
-//! Gaussian processes over different physics, weighted by their leave-one-out predictions.
+//! A committee of Gaussian processes over different physics, weighted by their leave-one-out predictions.
 //!
-//! The physics of a system is not known in advance. One member corrects the bound of `fabric` and trusts its shape. One corrects the same
-//! bound, but sees how far that physics departs from the plain NIC rule, and can undo it where it jumps in the wrong place (for example at
-//! NCCL's algorithm choice for medium messages). One corrects the plain NIC rule. If their leave-one-out predictions are about equally
-//! good, their mean is better than each (100 readings are too few to choose one); a member of the wrong shape gets no weight. Pseudo-BMA with a tempered density (Yao et al. 2018, "Using
-//! stacking to average Bayesian predictive distributions").
+//! The physics of a system is not known in advance. The first member corrects the bound of `fabric` and trusts its
+//! form. The second corrects the same bound, but has the ratio of that physics to the plain NIC rule as a feature, and
+//! can undo a jump of the physics in the wrong place (for example at NCCL's algorithm choice for medium messages). The
+//! third corrects the plain NIC rule. If their leave-one-out predictions are about equally good, their mean is better
+//! than each member, because 100 readings are too few to choose one. A member of the wrong form gets no weight. The
+//! weights are pseudo-BMA with a tempered density (Yao et al. 2018, "Using stacking to average Bayesian predictive
+//! distributions").
 
 use crate::bound::Analytic;
 use crate::features::{PHYSICS_OVER_NICS, Row};
 use crate::gp::{Gp, GpPoint, Instead, SavedGp};
 use serde::{Deserialize, Serialize};
 
-/// The base that a member corrects, and the features that it uses.
+/// The base that a member corrects and the features that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum View {
-    /// Corrects the physics, without the feature of its departure from the plain NIC rule.
+    /// Corrects the physics, without the feature of its ratio to the plain NIC rule.
     Physics,
-    /// Corrects the physics, with that feature.
+    /// Corrects the physics, with the feature of its ratio to the plain NIC rule.
     Departure,
     /// Corrects the plain NIC rule.
     Nics,
@@ -26,7 +28,7 @@ pub enum View {
 impl View {
     const ALL: [View; 3] = [View::Physics, View::Departure, View::Nics];
 
-    /// The reading as this view sees it. A feature that never varies is not used.
+    /// The reading as a point of this view. A feature that never varies is not used.
     fn of(self, reading: &CommitteeReading) -> GpPoint {
         let mut p = reading.point.clone();
         if self != View::Departure {
@@ -47,7 +49,7 @@ impl View {
 /// One reading of a multi-host allocation.
 #[derive(Clone, Debug)]
 pub struct CommitteeReading {
-    /// As the physics sees it: `y` is `ln(busbw / bound)`.
+    /// The point of the physics: `y` is `ln(busbw / bound)`.
     pub point: GpPoint,
     /// See [`Analytic::ln_nics_over_bound`].
     pub ln_nics_over_bound: f64,
@@ -65,7 +67,8 @@ struct Member {
 pub struct Committee {
     members: Vec<Member>,
     ceiling: f64,
-    /// Factor of every deviation, so that two thirds of the readings, each predicted from all others, lie within one deviation.
+    /// Factor of every standard deviation, chosen so that two thirds of the readings, each predicted from all others,
+    /// lie within one deviation.
     widening: f64,
 }
 
@@ -84,24 +87,26 @@ pub struct SavedCommittee {
     members: Vec<SavedMember>,
 }
 
-/// A mean may exceed the highest reading (over its bound) by this many standard deviations of the noise; more would be extrapolation.
+/// Maximum of a mean above the highest reading (both relative to the bound), in standard deviations of the noise.
+/// Higher means would be extrapolation.
 const CEILING_SDS: f64 = 2.0;
-/// Power of the density of the left-out readings in the weights. Below 1, since residuals of one system are correlated: ten equal readings
-/// are not ten independent ones.
+/// Exponent of the left-out readings' density in the weights. It is below 1 because residuals of one system are
+/// correlated: ten equal readings are not ten independent ones.
 const TEMPER: f64 = 0.2;
-/// Members with less than this share of the best member's weight get none.
+/// Members with less than this share of the best member's weight get weight 0.
 const SILENT: f64 = 0.01;
-/// A reading's deviation counts against a member up to this many standard deviations.
+/// Maximum number of standard deviations by which one reading counts against a member.
 const WITNESS_SDS: f64 = 4.0;
 
-/// Share of a normal variable within one deviation.
+/// Probability that a normal variable lies within one standard deviation.
 const WITHIN_ONE: f64 = 0.683;
-/// Range of the factor of deviations.
+/// Range of the factor of standard deviations.
 const WIDENING: (f64, f64) = (0.7, 4.0);
-/// The left-out reading helped to choose the hyperparameters and constants: as if so many readings had been spent on them.
+/// The left-out reading helped to choose the hyperparameters and constants. This is the number of readings that the
+/// choice is assumed to have used up.
 const SPENT: f64 = 4.0;
 
-/// The factor of deviations: the quantile of left-out residuals that one deviation should be.
+/// The factor of standard deviations: the quantile of the left-out residuals that should equal one deviation.
 fn widening(members: &[Member]) -> f64 {
     let physics = members[0].gp.points();
     let each: Vec<(f64, Vec<(f64, f64)>)> =
@@ -113,7 +118,7 @@ fn widening(members: &[Member]) -> f64 {
             for (m, (weight, left_out)) in heard.iter().zip(&each) {
                 let (of, sd) = left_out[i];
                 let of = of + physics[i].y - m.gp.points()[i].y;
-                // An outlier's own noise is no part of what is stated for others.
+                // An outlier's own noise is not part of the deviation stated for other readings.
                 let sd2 = sd * sd - m.gp.noise_sd().powi(2) * (m.gp.points()[i].noise_factor - 1.0);
                 mean += weight * of;
                 square += weight * (sd2.max(1e-9) + of * of);
@@ -128,7 +133,7 @@ fn widening(members: &[Member]) -> f64 {
     (few * off[at]).clamp(WIDENING.0, WIDENING.1)
 }
 
-/// Features that the plain rule does not use: with fewer features it overfits less.
+/// Features that the view of the plain NIC rule does not use: with fewer features it overfits less.
 const SUBTLE: [usize; 4] = [5, 6, 8, 9];
 
 fn ceiling(members: &[Member]) -> f64 {
@@ -140,7 +145,7 @@ fn ceiling(members: &[Member]) -> f64 {
     if highest.is_finite() { highest } else { f64::INFINITY }
 }
 
-/// Logarithm of the density of every reading, predicted from all others; outliers are clipped.
+/// Log density of all readings, each predicted from all others; outliers are clipped.
 fn left_out_density(gp: &Gp) -> f64 {
     let each = gp.leave_one_out().into_iter().zip(gp.points()).map(|((mean, sd), p)| {
         let z = ((p.y - mean) / sd).abs().min(WITNESS_SDS);
@@ -172,8 +177,8 @@ impl Committee {
         Committee { ceiling: ceiling(&members), members, widening }
     }
 
-    /// Logarithm of the density of the readings, each predicted from all others by the best member: compares committees over different
-    /// physics on the same readings.
+    /// Log density of the readings, each predicted from all others by the best member. Compares committees over
+    /// different physics on the same readings.
     pub(crate) fn left_out_density(&self) -> f64 {
         self.heard().map(|m| left_out_density(&m.gp)).fold(f64::NEG_INFINITY, f64::max)
     }
@@ -191,7 +196,7 @@ impl Committee {
         self.heard().map(|m| m.weight * f(&m.gp)).sum()
     }
 
-    /// Logarithm of what the members correct, on average, over the bound.
+    /// Logarithm of the weighted mean of the members' bases over the bound.
     pub fn ln_base_over_bound(&self, analytic: &Analytic) -> f64 {
         self.members.iter().map(|m| m.weight * m.view.ln_over_bound(analytic.ln_nics_over_bound)).sum()
     }
@@ -201,7 +206,7 @@ impl Committee {
         self.heard().map(|m| m.weight * m.gp.feature_mean(&row[..width], scratch)).sum()
     }
 
-    /// The share of the mean that is irregularity of this split ([`Gp::irregularity`]).
+    /// The part of the mean that is irregularity of this split ([`Gp::irregularity`]).
     pub fn irregularity(&self, row: &Row, width: usize) -> f64 {
         self.average(|m| m.irregularity(&row[..width]))
     }
@@ -211,13 +216,14 @@ impl Committee {
         self.average(|m| m.host_effect(host))
     }
 
-    /// What all host weights of a candidate are multiplied with (see [`Gp::host_share`]).
+    /// Factor of all host weights of a candidate (see [`Gp::host_share`]).
     pub fn host_share(&self, weight: f64) -> f64 {
         // All members hold the same readings.
         self.members[0].gp.host_share(weight)
     }
 
-    /// Deviation of `ln(busbw)` of a single allocation: the members' own and their disagreement. O(n²).
+    /// Standard deviation of `ln(busbw)` of a single allocation, from the members' own deviations and their
+    /// disagreement. O(n²).
     pub fn deviation(&self, x: &[f64], hosts: &[(u32, f64)], analytic: &Analytic) -> f64 {
         let mut scratch = Vec::new();
         let share = self.host_share(hosts.iter().map(|h| h.1).sum());
@@ -239,7 +245,7 @@ impl Committee {
         let mut out = vec![0.0; self.len()];
         let physics = self.members[0].gp.points();
         for m in &self.members {
-            // A member's reading is the bound's less what its base has over the bound.
+            // A member's target is relative to its base. `p.y - q.y` is `ln(base / bound)`.
             let points = physics.iter().zip(m.gp.points());
             for ((o, l), (p, q)) in out.iter_mut().zip(m.gp.leave_one_out()).zip(points) {
                 *o += m.weight * (l.0 + p.y - q.y);
@@ -248,10 +254,11 @@ impl Committee {
         out
     }
 
-    /// Learns one more reading: O(n²). It joins earlier readings of the same allocation; a full committee drops one of another
-    /// ([`Gp::dispensable`]). The same reading again teaches nothing. `false` if the reading cannot be used; then no member changes.
+    /// Learns one more reading. Readings of the same allocation are merged; a full committee drops the reading of
+    /// another allocation ([`Gp::dispensable`]). Learning an identical reading again changes nothing. `false` if the
+    /// reading cannot be used; then no member changes. O(n²).
     pub fn update(&mut self, reading: &CommitteeReading) -> bool {
-        // The member that uses all features separates splits best; all members hold the same readings.
+        // The member that uses all features distinguishes splits best; all members hold the same readings.
         let widest = self.members.iter().find(|m| m.view == View::Departure).unwrap_or(&self.members[0]);
         let known = widest.gp.place_of(&widest.view.of(reading));
         if known.is_some_and(|k| widest.gp.is_newest(k, reading.point.y)) {
@@ -266,7 +273,7 @@ impl Committee {
         ok
     }
 
-    /// Most hosts of any reading.
+    /// Maximum number of hosts of any reading.
     pub fn hosts_measured_max(&self) -> usize {
         self.members[0].gp.points().iter().map(|p| p.hosts.len()).max().unwrap_or(0)
     }
@@ -275,16 +282,16 @@ impl Committee {
     pub fn len(&self) -> usize {
         self.members[0].gp.points().len()
     }
-    /// True without readings; never for a fitted committee.
+    /// True without readings. A fitted committee is never empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Readings that every member takes for outliers.
+    /// Number of readings that every member treats as outliers.
     pub fn distrusted(&self) -> usize {
         let far = |i: usize| self.members.iter().all(|m| m.gp.points()[i].noise_factor > 1.5);
         (0..self.len()).filter(|i| far(*i)).count()
     }
-    /// Likelihood evaluations that the fit took.
+    /// Number of likelihood evaluations of the fit.
     pub fn evaluations(&self) -> usize {
         self.members.iter().map(|m| m.gp.evaluations()).sum()
     }
@@ -297,7 +304,7 @@ impl Committee {
         let of = |m: &Member| SavedMember { view: m.view, weight: m.weight, process: m.gp.save() };
         SavedCommittee { widening: self.widening, members: self.members.iter().map(of).collect() }
     }
-    /// From the form of a model file.
+    /// Loads a committee from its form in a model file.
     pub fn load(saved: SavedCommittee, width: usize) -> Result<Committee, String> {
         let SavedCommittee { widening, members: saved } = saved;
         if !(WIDENING.0..=WIDENING.1).contains(&widening) {

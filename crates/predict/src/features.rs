@@ -1,14 +1,14 @@
 //! The features of the Gaussian process.
 //!
-//! Features depend on counts, NIC rates and host types only, never on the intra bandwidth of the chosen GPUs. Intra bandwidth enters through
-//! the bound alone, which rises with it. So for given counts and NICs the mask with the best intra bandwidth is the best, whatever the
-//! fitted correction, and the exact search may keep one mask for each.
+//! Features depend only on counts, NIC rates and host types, never on the intra bandwidth of the chosen GPUs. Intra
+//! bandwidth enters only through the bound, which rises with it. Therefore, for given counts and NICs, the mask with
+//! the best intra bandwidth is the best under every fitted correction, and the exact search keeps one mask for each.
 
 use crate::names::Names;
 use crate::shares::HostShare;
 use topology::Bytes;
 
-/// Features that every cluster has; one more per host type follows where hosts are of several.
+/// Features of every cluster. If the hosts are of several types, one feature per host type follows.
 pub const BASE_NAMES: [&str; 13] = [
     "ln thinnest NIC rate",
     "ln GPUs",
@@ -24,26 +24,27 @@ pub const BASE_NAMES: [&str; 13] = [
     "ln size",
     "ln physics over NICs",
 ];
-/// Index of the feature for the departure of the physics from the plain NIC rule.
+/// Index of the feature for the ratio of the physics to the plain NIC rule.
 pub const PHYSICS_OVER_NICS: usize = 12;
-/// Number of features that every cluster has.
+/// Number of features of every cluster.
 pub const BASE: usize = BASE_NAMES.len();
-/// Most host types that get a feature of their own.
+/// Maximum number of host types with their own feature.
 pub const TYPES_MAX: usize = 8;
-/// Most features.
+/// Maximum number of features.
 pub const FEATURES_MAX: usize = BASE + TYPES_MAX;
 
 /// A feature vector; only the first `feature_count` entries are used.
 pub type Row = [f64; FEATURES_MAX];
 
-/// How many features a cluster with so many host types has.
+/// Number of features of a cluster with `host_types` host types.
 pub fn feature_count(host_types: usize) -> usize {
     if host_types < 2 { BASE } else { BASE + host_types.min(TYPES_MAX) }
 }
 
 const NIC_MAX_GB_PER_S: f64 = 1e5;
 
-/// The features of a candidate of two or more hosts. `ln_physics_over_nics` is of its [`crate::bound::Analytic`]. O(hosts).
+/// The features of a candidate of at least two hosts. `ln_physics_over_nics` is a field of the candidate's
+/// [`crate::bound::Analytic`]. O(hosts).
 pub(crate) fn features(parts: &[HostShare], names: &Names, size: Bytes, ln_physics_over_nics: f64) -> Row {
     let mut row = [0.0; FEATURES_MAX];
     let m = parts.len();
@@ -87,7 +88,7 @@ pub(crate) fn features(parts: &[HostShare], names: &Names, size: Bytes, ln_physi
     row[PHYSICS_OVER_NICS] = ln_physics_over_nics;
     for p in parts {
         if let Some(t) = names.feature_of(p.host_type) {
-            // 1 where the thinnest host is of this type, smaller the more slack the type has, 0 where it is absent.
+            // 1 if the thinnest host is of this type, smaller the more slack the type has, 0 if the type is absent.
             let slack = lo1 / p.nic_gb_per_s.clamp(lo1, NIC_MAX_GB_PER_S);
             row[BASE + t] = row[BASE + t].max(slack);
         }
@@ -95,7 +96,7 @@ pub(crate) fn features(parts: &[HostShare], names: &Names, size: Bytes, ln_physi
     row
 }
 
-/// How much a host of the candidate counts in its result: 1 for the thinnest, little for hosts with slack.
+/// Influence of a host of the candidate on its bandwidth: 1 for the thinnest host, small for hosts with slack.
 pub fn host_weight(part: &HostShare, thinnest_gb_per_s: f64) -> f64 {
     let s = (thinnest_gb_per_s / part.nic_gb_per_s.min(NIC_MAX_GB_PER_S)).clamp(0.0, 1.0);
     s * s * s

@@ -1,4 +1,4 @@
-//! A fitted model as a file: JSON, versioned, checked when read.
+//! A fitted model as a file: JSON, versioned, checked when loaded.
 
 use crate::committee::{Committee, SavedCommittee};
 use crate::intra::IntraTables;
@@ -14,13 +14,13 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use topology::{Bytes, Cluster, Collective};
 
-/// Marks the file.
+/// Identifies the file format.
 const FORMAT: &str = "linkwise-model";
-/// Version of the layout and of the features; a change of either makes old files unreadable on purpose.
+/// Version of the layout and of the features. A change of either makes old files unreadable on purpose.
 const VERSION: u32 = 4;
-/// Largest file that is read.
+/// Maximum size of a file.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
-/// Most sizes in one model.
+/// Maximum number of sizes in one model.
 pub const SIZES_MAX: usize = 64;
 
 #[derive(Serialize, Deserialize)]
@@ -28,20 +28,20 @@ struct Saved {
     format: String,
     version: u32,
     cluster: Cluster,
-    /// The names that the correction knows.
+    /// The names of the hosts and types that the correction covers.
     names: Learned,
     collective: Collective,
     repeat_noise: f64,
     tables: Vec<SavedTables>,
-    /// Constants of sharing that were learned; files of older versions have none and rest on the shipped ones.
+    /// Learned sharing constants. Files of older versions have none and use the shipped ones.
     #[serde(default)]
     share: Option<fabric::constants::ShareConstants>,
-    /// What readings say of the cluster's rates.
+    /// Learned corrections of the cluster's rates.
     #[serde(default, skip_serializing_if = "LearnedRates::is_empty")]
     rates: LearnedRates,
-    /// One entry: the form, and what the crate that knows the form wrote.
+    /// One entry: the form and its text, which the crate of that form wrote.
     correction: BTreeMap<String, Box<RawValue>>,
-    /// NCCL's decisions as physics; files of older versions have none.
+    /// NCCL's decisions as physics. Files of older versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nccl: Option<NcclNetwork>,
 }
@@ -69,7 +69,7 @@ struct Head {
 }
 
 impl Model {
-    /// As JSON text.
+    /// The model as JSON text.
     pub fn save(&self) -> Result<String, String> {
         let saved = Saved {
             format: FORMAT.into(),
@@ -105,7 +105,8 @@ impl Model {
         })
     }
 
-    /// From JSON text. `kinds` reads the forms of learned models. The message says what is wrong and where.
+    /// Loads a model from JSON text. `kinds` loads the forms of learned models. The error message describes the invalid
+    /// field and its position.
     pub fn load(text: &str, kinds: &ModelKinds) -> Result<Model, String> {
         if text.len() > FILE_BYTES_MAX {
             return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
@@ -166,7 +167,7 @@ impl Model {
     }
 }
 
-/// Reads the correction of a file, of which there must be one.
+/// Loads the correction of a file; a file must have exactly one.
 fn load_correction(
     saved: &BTreeMap<String, Box<RawValue>>,
     width: usize,

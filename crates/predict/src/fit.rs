@@ -1,4 +1,4 @@
-//! From measurements to a [`Model`].
+//! Fits a [`Model`] to measurements.
 
 use crate::bound::Memo;
 use crate::calibrate::{CalibrationReading, calibrate};
@@ -18,24 +18,27 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store::{Measurement, Quality};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Relative deviation of repeated measurements where none were repeated: nccl-tests on an idle cluster repeats within 1 %.
+/// Relative standard deviation of repeated measurements, used if nothing was measured repeatedly: nccl-tests on an idle
+/// cluster repeats within 1 %.
 pub const REPEAT_NOISE_DEFAULT: f64 = 0.01;
 
-/// Most allocations over hosts (and sizes) that a process is conditioned on: its fit costs the third power of them, and each member then
-/// takes a second. Of more, [`Grouped::choose`] keeps those that cover all splits.
+/// Maximum number of multi-host allocations (per size) that a Gaussian process is conditioned on. The cost of a fit
+/// grows with the third power; at this limit each member takes a second. Of more allocations, [`Grouped::choose`] keeps
+/// those that cover all splits.
 pub const ALLOCATIONS_MAX: usize = 1000;
-/// Newest readings of one allocation that its median is taken over.
+/// Maximum number of readings of one allocation in its median; the newest are used.
 pub const REPETITIONS_MAX: usize = 32;
-/// A reading so much older than the newest of its allocation does not count: within a quarter a site changes firmware, NCCL and cables, and a
-/// month of silence must not throw readings away.
+/// A reading older than this, relative to the newest reading of its allocation, is ignored. Within a quarter a site
+/// changes firmware, NCCL and cables; a month without readings must not discard readings.
 pub const AGE_MAX_S: f64 = 90.0 * 86_400.0;
 
-/// Number of other hosts of its type that a host is compared with, to see how much hosts of a type differ.
+/// Number of other hosts of its type that a host is compared with, to measure how much hosts of a type differ.
 const COMPARED_MAX: usize = 12;
 
-/// Rounds in which slow parts and the physics settle: constants fitted to a site with a slow part are wrong for it.
+/// Number of alternating fits of slow parts and physics: constants fitted to a site with a slow part are wrong for that
+/// site.
 const SLOW_PARTS_ROUNDS: usize = 3;
-/// Slow parts must raise the logarithm of the density of left-out readings by so much.
+/// Minimum gain in the log density of left-out readings for slow parts to be accepted.
 const SLOW_PARTS_GAIN: f64 = 2.0;
 
 /// Why a fit failed.
@@ -44,16 +47,16 @@ pub enum FitError {
     /// The store holds no usable reading.
     #[error("no usable measurement of {collective} in the store; take some with `linkwise measure`")]
     Empty {
-        /// The collective asked for.
+        /// The requested collective.
         collective: Collective,
     },
-    /// Several collectives and none was named.
+    /// The store holds several collectives and the options name none.
     #[error("the store holds {0}; name one with --collective")]
     SeveralCollectives(String),
-    /// The process could not be conditioned on the data.
+    /// The Gaussian process could not be conditioned on the data.
     #[error("the Gaussian process could not be fitted to {0} readings; check them for absurd values")]
     Degenerate(usize),
-    /// Learned models do not fall back on physics.
+    /// Too few readings for a learned model, which cannot use physics instead.
     #[error(
         "a {kind} model needs at least {needed} readings of several hosts at one size, {found} are there; \
          take more with `linkwise measure`, or use --model gp, which needs none"
@@ -61,9 +64,9 @@ pub enum FitError {
     TooFew {
         /// The kind.
         kind: &'static str,
-        /// Readings of the size with the most.
+        /// Number of readings at the size that has the most.
         found: usize,
-        /// Fewest.
+        /// Minimum number of readings.
         needed: usize,
     },
 }
@@ -73,19 +76,21 @@ pub enum FitError {
 pub struct FitReport {
     /// Readings of single hosts.
     pub intra_readings: usize,
-    /// Distinct multi-host readings that were used (repetitions are merged).
+    /// Distinct multi-host readings that the fit used (repetitions are merged).
     pub multi_host_readings: usize,
-    /// Distinct multi-host readings beyond [`ALLOCATIONS_MAX`]: others of the same splits stand for them.
+    /// Distinct multi-host readings left out because of [`ALLOCATIONS_MAX`]; readings of the same splits are used
+    /// instead.
     pub multi_host_not_chosen: usize,
-    /// Repeated readings that newer ones of the same allocation replace: older than [`AGE_MAX_S`], or more than [`REPETITIONS_MAX`].
+    /// Repeated readings replaced by newer ones of the same allocation: older than [`AGE_MAX_S`], or beyond the newest
+    /// [`REPETITIONS_MAX`].
     pub replaced: usize,
     /// Readings left out: rejected, of another collective, or stored twice.
     pub left_out: usize,
-    /// Multi-host readings that the process treats as outliers.
+    /// Multi-host readings that the Gaussian process treats as outliers.
     pub distrusted: usize,
-    /// Masks of single hosts whose reading lies outside their class.
+    /// Masks of single hosts whose reading is far from its class.
     pub intra_suspects: usize,
-    /// Parts of the network that the readings show to be slower than their kind.
+    /// Network parts that the readings show to be slower than others of their kind.
     pub slow_parts: Vec<SlowPart>,
     /// Training runs of a learned model, by size; empty for other kinds.
     pub training: Vec<TrainingRun>,
@@ -96,33 +101,34 @@ pub struct FitReport {
 pub struct FitOptions<'l> {
     /// The kind of model.
     pub kind: Kind<'l>,
-    /// The collective; None: the one that the measurements hold.
+    /// The collective; None: the only one in the measurements.
     pub collective: Option<Collective>,
-    /// Constants of the physics, which also supply GPU subsets of a host that were never measured.
+    /// Constants of the physics, which also gives values for GPU subsets of a host that were never measured.
     pub constants: Constants,
-    /// The slow parts of the site, where they are known; None: the fit looks for them.
+    /// The slow parts of the site, if known; None: the fit searches for them.
     pub known_slow_parts: Option<Vec<SlowPart>>,
-    /// Seed of what learners draw at random (initial values, batches, validation readings); the kinds that ship draw nothing.
+    /// Seed of the random numbers of learners (initial values, batches, validation readings). The shipped kinds use
+    /// none.
     pub seed: u64,
 }
 
 impl<'l> FitOptions<'l> {
-    /// A kind of model with everything else as it ships.
+    /// Default options for a kind of model.
     pub fn of(kind: Kind<'l>) -> Self {
         FitOptions { kind, collective: None, constants: Constants::default(), known_slow_parts: None, seed: 0 }
     }
 
-    /// For this collective.
+    /// Sets the collective.
     pub fn collective(self, collective: Collective) -> Self {
         FitOptions { collective: Some(collective), ..self }
     }
 
-    /// Over physics with these constants.
+    /// Sets the constants of the physics.
     pub fn constants(self, constants: Constants) -> Self {
         FitOptions { constants, ..self }
     }
 
-    /// With this seed.
+    /// Sets the seed.
     pub fn seed(self, seed: u64) -> Self {
         FitOptions { seed, ..self }
     }
@@ -130,8 +136,8 @@ impl<'l> FitOptions<'l> {
 
 /// Fits a model.
 ///
-/// Pure: the same measurements in the same order and the same options give the same model. Cost: dominated by the Gaussian process, see
-/// [`crate::gp`]; learners of other crates document theirs.
+/// Deterministic: the same measurements in the same order and the same options give the same model. Cost: dominated by
+/// the Gaussian process, see [`crate::gp`]; learners of other crates document theirs.
 pub fn fit(
     cluster: &Cluster,
     measurements: &[Measurement],
@@ -186,7 +192,7 @@ fn is_usable(m: &Measurement) -> bool {
     m.quality != Quality::Rejected && m.busbw.gb_per_s() > 0.0 && m.busbw.gb_per_s().is_finite()
 }
 
-/// The collective asked for, or the only one that was measured.
+/// The requested collective, or the only one in the measurements.
 fn collective_of(measurements: &[Measurement], options: &FitOptions) -> Result<Collective, FitError> {
     if let Some(c) = options.collective {
         return Ok(c);
@@ -203,23 +209,24 @@ fn collective_of(measurements: &[Measurement], options: &FitOptions) -> Result<C
     }
 }
 
-/// Busbw in GB/s of the measurements of one collective, by what was measured; several values where it was measured repeatedly.
+/// Busbw in GB/s of the measurements of one collective, by size and GPUs; several values where a measurement was
+/// repeated.
 struct Grouped {
-    /// Single hosts: by size, then by host.
+    /// Readings of single hosts: by size, then by host.
     intra: BTreeMap<Bytes, Vec<HostReadings>>,
-    /// Several hosts.
+    /// Readings of several hosts, by size and allocation.
     multi: BTreeMap<(Bytes, Allocation), Repeated>,
 }
 
 /// The readings of one allocation.
 #[derive(Default)]
 struct Repeated {
-    /// Busbw in GB/s with the time of each reading, oldest first; minus infinity where unknown.
+    /// Time and busbw in GB/s of each reading, oldest first; the time is minus infinity if unknown.
     at_and_value: Vec<(f64, f64)>,
 }
 
 impl Repeated {
-    /// Keeps the newest readings; returns how many it dropped.
+    /// Keeps the newest readings and returns the number of dropped ones.
     fn thin(&mut self) -> usize {
         let all = &mut self.at_and_value;
         let before = all.len();
@@ -238,7 +245,7 @@ impl Repeated {
     }
 }
 
-/// The class of an allocation among those that stand for each other: its size, and host type and number of GPUs of every host, sorted.
+/// The class of equivalent allocations: the size, and the host type and number of GPUs of every host, sorted.
 type Split = (Bytes, Vec<(usize, usize)>);
 /// The time of an allocation's newest reading, and the allocation with its size.
 type NewestOf<'a> = (f64, &'a (Bytes, Allocation));
@@ -247,7 +254,7 @@ impl Grouped {
     fn new(cluster: &Cluster, measurements: &[Measurement], collective: Collective, report: &mut FitReport) -> Self {
         let hosts = cluster.hosts.len();
         let mut grouped = Grouped { intra: BTreeMap::new(), multi: BTreeMap::new() };
-        // A row that was stored or imported twice is one reading.
+        // A measurement that was stored or imported twice is one reading.
         let mut seen: HashSet<(Bytes, &Allocation, u64, u64)> = HashSet::new();
         for m in measurements {
             let v = m.busbw.gb_per_s();
@@ -271,8 +278,8 @@ impl Grouped {
         grouped
     }
 
-    /// Keeps at most [`ALLOCATIONS_MAX`] allocations over hosts: of every split the newest, then of every split the second newest, and so on;
-    /// where there are more splits than that, evenly spread ones. Deterministic. O(n log n).
+    /// Keeps at most [`ALLOCATIONS_MAX`] multi-host allocations: the newest of every split, then the second newest of
+    /// every split, and so on. If there are more splits than that, keeps evenly spaced ones. Deterministic. O(n log n).
     fn choose(&mut self, cluster: &Cluster, report: &mut FitReport) {
         if self.multi.len() <= ALLOCATIONS_MAX {
             return;
@@ -301,7 +308,7 @@ impl Grouped {
         self.multi.retain(|key, _| chosen.contains(key));
     }
 
-    /// The sizes of the model, ascending; None where nothing was measured and the kind needs that.
+    /// The sizes of the model, ascending; None if nothing was measured and the kind needs measurements.
     fn sizes(&self, kind: Kind) -> Option<BTreeSet<Bytes>> {
         let sizes: BTreeSet<Bytes> = self.intra.keys().copied().chain(self.multi.keys().map(|k| k.0)).collect();
         match sizes.is_empty() {
@@ -311,13 +318,13 @@ impl Grouped {
         }
     }
 
-    /// The readings of several hosts, each the median of its repetitions.
+    /// The multi-host readings, each the median of its repetitions.
     fn medians(&self) -> impl Iterator<Item = (Bytes, &Allocation, f64)> {
         let median = |r: &Repeated| stats::upper_median(&r.values());
         self.multi.iter().map(move |((size, allocation), repeated)| (*size, allocation, median(repeated)))
     }
 
-    /// The readings of several hosts as parts.
+    /// The multi-host readings as host shares.
     fn readings(&self, model: &Model) -> Vec<CalibrationReading> {
         self.medians()
             .map(|(size, allocation, busbw_gb_per_s)| {
@@ -328,7 +335,7 @@ impl Grouped {
             .collect()
     }
 
-    /// The readings of several hosts by size.
+    /// The multi-host readings by size.
     fn by_size(&self) -> Vec<ReadingsOfSize> {
         let mut out: Vec<ReadingsOfSize> = Vec::new();
         for (size, allocation, busbw) in self.medians() {
@@ -341,7 +348,7 @@ impl Grouped {
     }
 }
 
-/// The intra tables of every size: measured, and physics where nothing was measured.
+/// The intra tables of every size, from readings where available and otherwise from physics.
 fn intra_tables(
     cluster: &Cluster,
     collective: Collective,
@@ -365,7 +372,7 @@ fn intra_tables(
     sizes.iter().map(of_size).collect()
 }
 
-/// Fits a learner of another crate to the readings over several hosts.
+/// Fits a learner of another crate to the multi-host readings.
 fn learn(
     model: &mut Model,
     learner: &dyn Learner,
@@ -383,11 +390,11 @@ fn learn(
     Ok(())
 }
 
-/// What a fit does about NCCL's own decisions: the release that readings name or show.
+/// Decides whether NCCL's own decisions are used, and returns the release that the readings name or match.
 type Release<'r> = &'r dyn Fn(&Model, &[CalibrationReading]) -> NcclNetwork;
 
-/// Fits rates, constants of sharing and processes; first as if no part were slow, then with the slow parts that the readings show, if the
-/// processes then predict left-out readings better.
+/// Fits rates, sharing constants and Gaussian processes: first without slow parts, then with the slow parts that the
+/// readings show. The second fit is kept if its processes predict left-out readings better.
 fn fit_gp(
     model: &mut Model,
     physics: &Fabric,
@@ -405,7 +412,7 @@ fn fit_gp(
     let readings = grouped.readings(model);
     fit_processes(model, &readings)?;
     let search = if known.is_some() { Vec::new() } else { vec![model.clone(), told] };
-    // A slow part may pass for a wrong constant, and a wrong constant for a slow part: both orders are tried.
+    // A slow part can look like a wrong constant, and a wrong constant like a slow part: both orders are tried.
     let mut tried: Vec<LearnedRates> = Vec::new();
     for start in search {
         let mut other = start;
@@ -441,7 +448,7 @@ fn fit_gp(
     Ok(())
 }
 
-/// The rails and switches that readings show to be slow, at the rates of a model without slow parts.
+/// The slow rails and switches that the readings show, at the rates of a model without slow parts.
 pub(crate) fn slow_shared_parts(model: &Model, measurements: &[Measurement]) -> Vec<SlowPart> {
     let mut report = FitReport::default();
     let grouped = Grouped::new(&model.cluster, measurements, model.collective, &mut report);
@@ -450,7 +457,8 @@ pub(crate) fn slow_shared_parts(model: &Model, measurements: &[Measurement]) -> 
     found
 }
 
-/// Fits rates and constants of sharing to the readings, and decides whether NCCL's own decisions explain them better. Slow parts stay.
+/// Fits rates and sharing constants to the readings, and uses NCCL's own decisions if they explain the readings better.
+/// Slow parts are unchanged.
 fn calibrate_physics(model: &mut Model, physics: &Fabric, constants: &Constants, grouped: &Grouped, release: Release) {
     let known = std::mem::take(&mut model.rates);
     let start = LearnedRates { slow: known.slow, ..LearnedRates::default() };
@@ -469,7 +477,7 @@ fn calibrate_physics(model: &mut Model, physics: &Fabric, constants: &Constants,
     }
 }
 
-/// The readings relative to the bound.
+/// The readings relative to the bound, as points of the committee.
 fn points(model: &Model, readings: &[CalibrationReading]) -> Vec<crate::committee::CommitteeReading> {
     let mut memo: BTreeMap<Bytes, Memo> = BTreeMap::new();
     readings
@@ -482,7 +490,8 @@ fn points(model: &Model, readings: &[CalibrationReading]) -> Vec<crate::committe
         .collect()
 }
 
-/// The median offset from the bound and its robust deviation. Without readings the bound is not corrected and its deviation is wide.
+/// Sets the correction to the median offset from the bound with its robust deviation. Without readings the offset is 0
+/// and its deviation is wide.
 fn fit_offset(model: &mut Model, readings: &[CalibrationReading]) {
     let y: Vec<f64> = points(model, readings).iter().map(|p| p.point.y).collect();
     if y.is_empty() {
@@ -494,7 +503,7 @@ fn fit_offset(model: &mut Model, readings: &[CalibrationReading]) {
     model.correction = Correction::Offset { ln_factor, sd };
 }
 
-/// The Gaussian processes. Without readings the bound is not corrected and its deviation is wide.
+/// Fits the Gaussian processes. Without readings the bound is not corrected and its deviation is wide.
 fn fit_processes(model: &mut Model, readings: &[CalibrationReading]) -> Result<(), FitError> {
     let points = points(model, readings);
     if points.is_empty() {
@@ -516,7 +525,8 @@ fn nccl_of(
     NcclNetwork::of(named, readings, model.bounds(Bytes(1)), unfitted)
 }
 
-/// Relative deviation of a single-host prediction: how much hosts of a type differ on the same subset, robustly.
+/// Relative standard deviation of a single-host prediction: the robust spread between hosts of a type on the same
+/// subset.
 fn intra_deviation(cluster: &Cluster, readings: &[HostReadings], measured_share: f64) -> f64 {
     if measured_share == 0.0 {
         return 0.15; // nothing measured: the analytic value only
@@ -534,7 +544,7 @@ fn intra_deviation(cluster: &Cluster, readings: &[HostReadings], measured_share:
     if ratios.is_empty() {
         return 0.01;
     }
-    // The difference of two readings deviates sqrt(2) times as much as one.
+    // The standard deviation of the difference of two readings is sqrt(2) times that of one reading.
     (stats::MAD_TO_SD * stats::upper_median(&ratios) / std::f64::consts::SQRT_2).max(0.003)
 }
 

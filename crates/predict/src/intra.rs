@@ -7,32 +7,33 @@ use topology::{Cluster, GpuMask, HostId, HostType};
 
 /// The intra tables of a cluster for one collective and one size.
 ///
-/// A reading of a host is used for that host; a subset that a host did not measure takes the median of the readings of the
-/// same subset on hosts of its type; an unmeasured subset takes the analytic value that the caller supplies.
+/// A host's own reading is used for that host. A subset that a host did not measure takes the median of the readings of
+/// the same subset on hosts of its type. A subset that no host of the type measured takes the analytic value from the
+/// caller.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(from = "Saved", into = "Saved")]
 pub struct IntraTables {
     /// By host: GB/s busbw by mask; 0 for fewer than two GPUs.
     by_host: Vec<Arc<[f64]>>,
-    /// By host: masks whose own reading lies far from its class (outliers, or real defects).
+    /// By host: masks whose own reading is far from its class (outliers, or real defects).
     suspects: Vec<Vec<GpuMask>>,
     /// Share of multi-GPU subsets that were measured on the host or on another host of the type.
     measured: f64,
 }
 
-/// Readings of one host by mask; several readings of a mask are averaged by their median.
+/// Readings of one host by mask. The median is used when a mask has several readings.
 pub type HostReadings = HashMap<GpuMask, Vec<f64>>;
 
-/// A reading this far (as a ratio) from the median of its class is an outlier when most of the class agrees.
+/// Ratio to the median of its class from which a reading is an outlier, if most of the class agrees.
 pub const OUTLIER_RATIO: f64 = 1.15;
 
-/// Fewest subsets of a class, and fewest repeated readings, from which values move towards their class.
+/// Minimum number of subsets of a class, and of repeated readings, for values to be shrunk towards their class.
 const SHRUNK_MIN: usize = 6;
 
-/// Most different tables of one type that a median is taken over.
+/// Maximum number of different tables of one type in a median.
 const TYPICAL_MAX: usize = 64;
 
-/// The median of sorted values without one that equals `own`. O(log n).
+/// The median of sorted values after one value equal to `own` is removed. O(log n).
 fn median_without(sorted: &[f64], own: f64) -> f64 {
     let at = sorted.partition_point(|v| *v < own);
     let other = |i: usize| sorted[if i < at { i } else { i + 1 }];
@@ -40,15 +41,16 @@ fn median_without(sorted: &[f64], own: f64) -> f64 {
     if n % 2 == 1 { other(n / 2) } else { 0.5 * (other(n / 2 - 1) + other(n / 2)) }
 }
 
-/// What a host of a type without readings gets on each subset, from the readings of other hosts.
+/// The values for a host without readings, by host type and subset, from the readings of other hosts.
 ///
-/// The median of a few readings is noisy, and the best of hundreds of noisy values promises too much. So a value moves towards those of the
-/// subsets that the topology makes equivalent, by as much of its distance as chance explains: the variance between hosts on one subset over
-/// the number of hosts, against the variance between subsets.
+/// The median of a few readings is noisy, and the maximum of hundreds of noisy values is biased upward. Therefore each
+/// value is shrunk towards the values of the subsets that the topology makes equivalent. The shrinkage compares two
+/// variances: the variance between hosts on one subset divided by the number of hosts, and the variance between
+/// subsets.
 fn typical_values(cluster: &Cluster, of_type: &HashMap<(usize, GpuMask), Vec<f64>>) -> HashMap<(usize, GpuMask), f64> {
     let mut typical: HashMap<(usize, GpuMask), f64> = of_type.iter().map(|(k, v)| (*k, median(v))).collect();
     for t in 0..cluster.types.len() {
-        // Classes of equivalent subsets, in the order of their masks.
+        // Classes of equivalent subsets, in ascending order of their masks.
         let mut masks: Vec<GpuMask> = of_type.keys().filter(|k| k.0 == t).map(|k| k.1).collect();
         masks.sort();
         let mut classes: Vec<Vec<GpuMask>> = Vec::new();
@@ -67,7 +69,7 @@ fn typical_values(cluster: &Cluster, of_type: &HashMap<(usize, GpuMask), Vec<f64
         if between.len() < SHRUNK_MIN {
             continue;
         }
-        // Robust: the median of squared deviations, of which a normal variable has 0.455 of its variance.
+        // Robust: the median of squared deviations of a normal variable is 0.455 of its variance.
         let between_hosts = median(&between) / 0.455;
         for class in classes.iter().filter(|c| c.len() >= SHRUNK_MIN) {
             let ln: Vec<f64> = class.iter().map(|m| typical[&(t, *m)].ln()).collect();
@@ -85,11 +87,11 @@ fn typical_values(cluster: &Cluster, of_type: &HashMap<(usize, GpuMask), Vec<f64
 }
 
 impl IntraTables {
-    /// From readings by host, with `analytic(host type, mask)` in GB/s for unmeasured subsets.
-    ///
-    /// A host's single reading that differs by more than [`OUTLIER_RATIO`] from the median of the same subset over the other
-    /// hosts of its type, or from the subsets that its topology makes equivalent, is a suspect: it is used, since it may be a
-    /// real defect, and listed, so that ties avoid the host and campaigns repeat it.
+    /// Builds the tables from readings by host; `analytic(host type, mask)` gives GB/s for unmeasured subsets.
+    /// A host's single reading is a suspect if it differs by more than [`OUTLIER_RATIO`] from the median of the same
+    /// A host's single reading is a suspect if it differs by more than [`OUTLIER_RATIO`] from the median of the same
+    /// subset on the other hosts of its type, or of the subsets that its topology makes equivalent. A suspect may be a
+    /// real defect: its value is used, ties avoid the host, and campaigns repeat the measurement.
     pub fn new(cluster: &Cluster, readings: &[HostReadings], analytic: &dyn Fn(usize, GpuMask) -> f64) -> Self {
         let mut analytic_cache: HashMap<usize, Vec<f64>> = HashMap::new();
         let mut of_type: HashMap<(usize, GpuMask), Vec<f64>> = HashMap::new();
@@ -109,8 +111,8 @@ impl IntraTables {
             let ty = cluster.type_of(h);
             let own = readings.get(h.index()).filter(|r| !r.is_empty());
             let mut bad = Vec::new();
-            // Degraded GPUs and links of the cluster file; a reading of the host itself takes precedence. The slowest pair counts, as on
-            // a ring that cannot avoid it.
+            // Degraded GPUs and links of the cluster file. Readings of the host itself take precedence. The slowest
+            // pair decides, as on a ring that cannot avoid it.
             let degraded = !cluster.host(h).gpu_health.is_empty() || !cluster.host(h).link_health.is_empty();
             let health = |m: GpuMask| -> f64 {
                 if !degraded {
@@ -173,9 +175,9 @@ impl IntraTables {
         IntraTables { by_host, suspects, measured: if all == 0 { 0.0 } else { known as f64 / all as f64 } }
     }
 
-    /// The tables at another size: the physics of that size, times how far the tables at hand are from the physics of theirs. `near` are tables
-    /// with their weights, which add up to 1, and the size of each; `physics(host, mask, size)` is in GB/s. O(hosts), and a few estimates for
-    /// each subset of each type.
+    /// The tables at another size: the physics at that size times the ratio of the given tables to the physics at their
+    /// sizes. `near` holds tables with their sizes and weights; the weights add up to 1. `physics(host, mask, size)` is
+    /// in GB/s. O(hosts), plus a few estimates per subset of each type.
     pub(crate) fn at_size<S: Copy>(
         cluster: &Cluster,
         near: &[(&IntraTables, f64, S)],
@@ -209,8 +211,9 @@ impl IntraTables {
         IntraTables { by_host, suspects, measured: nearest.map_or(0.0, |n| n.measured) }
     }
 
-    /// The tables for another cluster, whose hosts are known by name. A host of a new name or type gets the median over the hosts of its type,
-    /// else the analytic values. O(hosts), and the medians of the types with new hosts.
+    /// The tables for another cluster, whose hosts are matched by name. A host of a new name or type gets the median
+    /// over the hosts of its type; without such hosts it gets the analytic values. O(hosts), plus the medians of the
+    /// types with new hosts.
     pub(crate) fn on(&self, old: &Cluster, new: &Cluster, analytic: &dyn Fn(HostId, GpuMask) -> f64) -> IntraTables {
         let known = old.host_index();
         let mut of_type: HashMap<usize, Arc<[f64]>> = HashMap::new();
@@ -238,12 +241,12 @@ impl IntraTables {
         IntraTables { by_host, suspects, measured: self.measured }
     }
 
-    /// True if a host of the tables' cluster is of a type.
+    /// True if host `h` of the tables' cluster is of type `ty`.
     fn is_of(&self, old: &Cluster, h: HostId, ty: &HostType) -> bool {
         old.type_of(h).name == ty.name && self.by_host[h.index()].len() == 1 << ty.gpu_count()
     }
 
-    /// The median table over the hosts of a type, of which the first [`TYPICAL_MAX`] different ones count.
+    /// The median table over the hosts of a type, from the first [`TYPICAL_MAX`] different tables.
     fn typical(&self, old: &Cluster, ty: &HostType) -> Option<Arc<[f64]>> {
         let mut tables: Vec<&Arc<[f64]>> = Vec::new();
         for h in old.host_ids().filter(|h| self.is_of(old, *h, ty)) {
@@ -257,7 +260,8 @@ impl IntraTables {
         Some(if tables.len() == 1 { Arc::clone(first) } else { (0..first.len()).map(of_mask).collect() })
     }
 
-    /// Checks the tables against the cluster: one per host, a value per subset, finite and not negative.
+    /// Checks the tables against the cluster: one table per host, one value per subset, all values finite and not
+    /// negative.
     pub fn check(&self, cluster: &Cluster) -> Result<(), String> {
         if self.by_host.len() != cluster.hosts.len() || self.suspects.len() != cluster.hosts.len() {
             return Err(format!(
@@ -291,12 +295,12 @@ impl IntraTables {
     pub fn suspects(&self, host: HostId) -> &[GpuMask] {
         &self.suspects[host.index()]
     }
-    /// Share of subsets that were measured on the host or on one of its type, 0 to 1.
+    /// Share of subsets that were measured on the host or on another host of its type, 0 to 1.
     pub fn measured_share(&self) -> f64 {
         self.measured
     }
 
-    /// Best bandwidth of any subset of each size on hosts of a type, by count; infinite for 0 and 1.
+    /// By GPU count: best bandwidth of any subset of that size on hosts of a type; infinite for 0 and 1.
     ///
     /// The median over the type's hosts, so that one faulty host does not define the type.
     pub fn best_by_count(&self, cluster: &Cluster, host_type: usize) -> Vec<f64> {
@@ -327,7 +331,7 @@ impl IntraTables {
     }
 }
 
-/// True if the topology cannot distinguish two subsets of a host: same count, same multiset of path labels.
+/// True if the topology cannot distinguish two subsets of a host: equal counts and equal multisets of path labels.
 pub(crate) fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> bool {
     if a.count() != b.count() {
         return false;

@@ -1,17 +1,17 @@
-//! Kinds of models by name: those that ship, and those that a program registers.
+//! Kinds of models by name: shipped kinds, and kinds that a program registers.
 
 use crate::learned::{Learner, LoadLearned};
 
-/// The correction on top of the intra tables.
+/// The kind of correction on top of the intra tables.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind<'l> {
     /// Physics with one fitted offset.
     Bound,
     /// Gaussian processes on the log-ratio to the physics.
     Gp,
-    /// NCCL's own decisions, without learning: needs no measurements.
+    /// NCCL's own decisions, without learning; needs no measurements.
     Nccl,
-    /// A model of a learner from another crate.
+    /// A model that a learner of another crate fits.
     Learned(&'l dyn Learner),
 }
 
@@ -26,7 +26,7 @@ impl Kind<'_> {
         }
     }
 
-    /// One line of description.
+    /// One-line description.
     pub fn about(&self) -> &'static str {
         match self {
             Kind::Bound => "Physics with one fitted offset",
@@ -37,7 +37,7 @@ impl Kind<'_> {
     }
 }
 
-/// Equal by name.
+/// Kinds are equal if their names are equal.
 impl PartialEq for Kind<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()
@@ -46,7 +46,7 @@ impl PartialEq for Kind<'_> {
 
 impl Eq for Kind<'_> {}
 
-/// A name that is already taken in [`ModelKinds`].
+/// The name is already registered in [`ModelKinds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the name `{0}` is registered already")]
 pub struct KindNameTaken(pub &'static str);
@@ -58,7 +58,7 @@ pub struct ModelKinds {
     forms: Vec<(&'static str, LoadLearned)>,
 }
 
-/// Forms of files that are this crate's own.
+/// File forms of this crate.
 pub(crate) const FORM_BOUND: &str = "bound";
 pub(crate) const FORM_GP: &str = "gp";
 
@@ -91,7 +91,7 @@ impl ModelKinds {
         &self.kinds
     }
 
-    /// The kind of a name.
+    /// The kind with this name.
     pub fn by_name(&self, name: &str) -> Option<Kind<'static>> {
         self.kinds.iter().copied().find(|k| k.name() == name)
     }
@@ -102,7 +102,7 @@ impl ModelKinds {
         names.join(", ")
     }
 
-    /// The reader of a form.
+    /// The loader of a file form.
     pub(crate) fn form(&self, name: &str) -> Option<LoadLearned> {
         self.forms.iter().find(|f| f.0 == name).map(|f| f.1)
     }

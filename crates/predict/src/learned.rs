@@ -1,7 +1,8 @@
-//! The interface to models of multi-host allocations from other crates: fit, predict, save and load.
+//! The interface to models of multi-host allocations in other crates: fit, predict, save and load.
 //!
-//! [`crate::Model`] answers for single hosts from its intra tables and hands everything else to a [`LearnedModel`], which predicts
-//! bandwidth by itself, without the bound. A [`Learner`] makes one; [`crate::ModelKinds`] holds learners and the forms of their files by name.
+//! [`crate::Model`] predicts single hosts from its intra tables and passes all other allocations to a [`LearnedModel`],
+//! which predicts bandwidth without the bound. A [`Learner`] fits one. [`crate::ModelKinds`] holds the learners and the
+//! loaders of their file forms by name.
 
 use crate::model::SizeTables;
 use crate::shares::{Candidates, HostShareTable};
@@ -9,26 +10,26 @@ use std::any::Any;
 use std::fmt::Debug;
 use topology::{Allocation, Bytes, Cluster};
 
-/// Readings of several hosts at one size: allocation and busbw in GB/s, repeated ones merged.
+/// Multi-host readings at one size: allocation and busbw in GB/s, repeated ones merged.
 pub type ReadingsOfSize = (Bytes, Vec<(Allocation, f64)>);
 
-/// The data of a learner.
+/// The input of a learner.
 #[derive(Clone, Copy, Debug)]
 pub struct LearnerData<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,
     /// Intra tables by size, ascending.
     pub tables: &'a [SizeTables],
-    /// Readings of several hosts by size, ascending.
+    /// Multi-host readings by size, ascending.
     pub readings: &'a [ReadingsOfSize],
 }
 
 /// One training run of a learner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrainingRun {
-    /// Epochs run.
+    /// Number of epochs run.
     pub epochs: usize,
-    /// Epoch (from 0) whose parameters were kept.
+    /// Epoch (counted from 0) whose parameters were kept.
     pub best_epoch: usize,
 }
 
@@ -36,33 +37,35 @@ pub struct TrainingRun {
 pub trait Learner: Debug + Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
-    /// One line of description.
+    /// One-line description.
     fn about(&self) -> &'static str;
-    /// Fewest readings of one size that it learns from.
+    /// Minimum number of readings at one size for learning.
     fn readings_min(&self) -> usize;
-    /// Fits a model, and returns it with one [`TrainingRun`] per size. None if no size has [`Learner::readings_min`] readings. The same data and seed give the
-    /// same model.
+    /// Fits a model and returns it with one [`TrainingRun`] per size. None if no size has [`Learner::readings_min`]
+    /// readings. The same data and seed give the same model.
     fn fit(&self, data: LearnerData, seed: u64) -> Option<(Box<dyn LearnedModel>, Vec<TrainingRun>)>;
 }
 
-/// Predicts the bandwidth of allocations that span hosts.
+/// Predicts the bandwidth of multi-host allocations.
 pub trait LearnedModel: Any + Debug + Send + Sync {
-    /// The name of its kind.
+    /// The name of the model's kind.
     fn name(&self) -> &'static str;
-    /// Predictions in GB/s of all candidates, in order, in one batch; 0 for those on one host. `out` is overwritten. A model that was
-    /// learned at several sizes uses the nearest.
+    /// Predictions in GB/s of all candidates, in order, as one batch; 0 for single-host candidates. `out` is
+    /// overwritten. A model that was learned at several sizes uses the nearest size.
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>);
-    /// Relative deviation of a prediction.
+    /// Relative standard deviation of a prediction.
     fn deviation(&self, size: Bytes) -> f64;
-    /// Learns new readings of several hosts without forgetting the old ones. `false`, and nothing learned, where it cannot.
+    /// Learns new multi-host readings and keeps the old ones. Returns `false` and learns nothing if the model cannot
+    /// learn them.
     fn learn(&mut self, table: &HostShareTable, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool;
-    /// Number of parameters of one size.
+    /// Number of parameters per size.
     fn parameter_count(&self) -> usize;
     /// Memory of the parameters of all sizes, bytes.
     fn parameter_bytes(&self) -> usize;
-    /// The form of its files: a name under which [`crate::ModelKinds`] knows how to read [`LearnedModel::save`]'s text.
+    /// The name of the file form, under which [`crate::ModelKinds`] finds the loader for the text of
+    /// [`LearnedModel::save`].
     fn form(&self) -> &'static str;
-    /// As JSON text.
+    /// The model as JSON text.
     fn save(&self) -> Result<String, String>;
     /// A copy.
     fn boxed_clone(&self) -> Box<dyn LearnedModel>;
@@ -74,6 +77,6 @@ impl Clone for Box<dyn LearnedModel> {
     }
 }
 
-/// Reads a learned model for a cluster from the JSON text of its form, and checks all that a prediction relies on. The message says what is
-/// wrong.
+/// Loads a learned model for a cluster from JSON text and checks every field that predictions depend on. The error
+/// message describes the invalid field.
 pub type LoadLearned = fn(text: &str, cluster: &Cluster) -> Result<Box<dyn LearnedModel>, String>;

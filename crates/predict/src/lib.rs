@@ -1,8 +1,8 @@
-//! What any allocation will get: models of bandwidth, sampling designs, the diagnosis of slow parts.
+//! Predicts the bandwidth of any allocation: bandwidth models, sampling designs, diagnosis of slow parts.
 //!
-//! [`fit`] makes a [`Model`] of measurements; searches ask it through [`BandwidthModel`]. The kinds that ship are the analytic bound with
-//! an offset, Gaussian processes, and NCCL's own decisions ([`Kind`]). Other crates add kinds as a [`Learner`], registered in
-//! [`ModelKinds`].
+//! [`fit`] makes a [`Model`] from measurements; searches use it through [`BandwidthModel`]. The shipped kinds are the
+//! analytic bound with an offset, Gaussian processes, and NCCL's own decisions ([`Kind`]). Other crates add kinds as a
+//! [`Learner`] and register them in [`ModelKinds`].
 
 pub mod accuracy;
 pub mod bound;

@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use topology::nccl::Version;
 use topology::{Allocation, Bytes, Cluster, Collective, HostId};
 
-/// Relative deviation of a single-host prediction that rests on a suspect reading.
+/// Relative standard deviation of a single-host prediction that is based on a suspect reading.
 const SUSPECT_SD: f64 = 0.3;
 
-/// What a model expects of an allocation.
+/// A model's prediction for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
     /// Expected bus bandwidth; 0 for fewer than two GPUs, which have no collective traffic.
@@ -27,28 +27,28 @@ pub struct Prediction {
     pub std_gb_per_s: f64,
 }
 
-/// Predicts one candidate after another, GB/s, and remembers what repeats.
+/// Predicts candidates one by one, in GB/s, and caches repeated parts.
 pub type Evaluator<'a> = Box<dyn FnMut(&[HostShare]) -> f64 + 'a>;
 
 /// Predicts the bandwidth of allocations of one cluster for one collective.
 pub trait BandwidthModel: Send + Sync {
-    /// `bound`, `gp`, ...
+    /// Name of the kind: `bound`, `gp`, ...
     fn kind(&self) -> &'static str;
-    /// The parts that searches combine, for messages of `size`.
+    /// The host shares that searches combine, for messages of `size`.
     fn share_table(&self, size: Bytes) -> &HostShareTable;
-    /// Expected bus bandwidth in GB/s of every candidate, in order. One batch; `out` is overwritten.
+    /// Expected bus bandwidth in GB/s of every candidate, in order, computed as one batch; `out` is overwritten.
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>);
-    /// A way to ask for the mean of one candidate after another, each exactly as [`BandwidthModel::means`] gives it; what repeats is
-    /// computed once.
+    /// Returns a function for the mean of one candidate at a time, exactly equal to [`BandwidthModel::means`]. Repeated
+    /// parts are computed once.
     fn evaluator(&self, size: Bytes) -> Evaluator<'_> {
         Box::new(move |parts| self.mean(size, parts))
     }
-    /// Mean and deviation of one candidate.
+    /// Mean and standard deviation of one candidate.
     fn predict(&self, size: Bytes, parts: &[HostShare]) -> Prediction;
     /// Expected bus bandwidth of one candidate, GB/s, exactly as [`BandwidthModel::means`] gives it.
     fn mean(&self, size: Bytes, parts: &[HostShare]) -> f64;
-    /// Upper bound in GB/s over all candidates of `hosts` or more hosts and `gpus` GPUs whose weakest host and thinnest NIC side are (so far)
-    /// these: lets searches prune. None if the model has no such bound.
+    /// Upper bound in GB/s over all candidates of at least `hosts` hosts and `gpus` GPUs whose weakest host and
+    /// thinnest NIC side are so far the given ones. Searches use it to prune. None if the model has no such bound.
     fn upper_bound_hosts_or_more(
         &self,
         intra_gb_per_s: f64,
@@ -56,8 +56,8 @@ pub trait BandwidthModel: Send + Sync {
         hosts: usize,
         gpus: usize,
     ) -> Option<f64>;
-    /// Upper bound in GB/s over all candidates of exactly `hosts` hosts and `gpus` GPUs whose weakest host and thinnest NIC side are these:
-    /// lets searches ask for fewer means. None if the model has no such bound.
+    /// Upper bound in GB/s over all candidates of exactly `hosts` hosts and `gpus` GPUs whose weakest host and thinnest
+    /// NIC side are the given ones. Searches use it to request fewer means. None if the model has no such bound.
     fn upper_bound_exact_hosts(
         &self,
         intra_gb_per_s: f64,
@@ -67,24 +67,24 @@ pub trait BandwidthModel: Send + Sync {
     ) -> Option<f64> {
         self.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
-    /// The part that limits a candidate, by physics.
+    /// The part that limits a candidate, according to the physics.
     fn limit(&self, size: Bytes, parts: &[HostShare]) -> Limit;
-    /// Relative deviation of repeated measurements of one and the same allocation.
+    /// Relative standard deviation of repeated measurements of the same allocation.
     fn repeat_noise(&self) -> f64;
-    /// The collective that it answers for.
+    /// The collective that the model predicts.
     fn collective(&self) -> Collective {
         Collective::AllReduce
     }
-    /// The physics below the model; None: the caller computes it from the cluster.
+    /// The physics that the model corrects; None: the caller computes it from the cluster.
     fn physics(&self) -> Option<&fabric::FabricTables> {
         None
     }
-    /// The model's effect of this host on `ln(busbw)`, at full weight; 0 for models that know types only. Orders hosts that are otherwise
-    /// equal.
+    /// The model's effect of this host on `ln(busbw)`, at full weight; 0 for models that only know host types. Orders
+    /// hosts that are otherwise equal.
     fn host_effect(&self, _host: topology::HostId) -> f64 {
         0.0
     }
-    /// Most hosts of any reading that it learned from; None where it does not say.
+    /// Maximum number of hosts of any reading that the model learned from; None if the model does not report it.
     fn hosts_measured_max(&self) -> Option<usize> {
         None
     }
@@ -93,41 +93,41 @@ pub trait BandwidthModel: Send + Sync {
 /// The intra tables of one size, ready for use.
 #[derive(Clone, Debug)]
 pub struct SizeTables {
-    /// The size.
+    /// The message size.
     pub size: Bytes,
-    /// The tables.
+    /// The intra tables.
     pub intra: IntraTables,
-    /// The same, as parts.
+    /// The same tables as host shares.
     pub parts: HostShareTable,
-    /// Relative deviation of a single-host prediction.
+    /// Relative standard deviation of a single-host prediction.
     pub intra_sd: f64,
 }
 
-/// The correction that is learned on top of the bound.
+/// The learned correction of the bound.
 #[derive(Clone, Debug)]
 pub enum Correction {
-    /// One offset for everything that spans hosts: `ln(busbw / bound)` and its deviation.
+    /// One offset for all multi-host allocations: `ln(busbw / bound)` and its standard deviation.
     Offset {
         /// The offset.
         ln_factor: f64,
-        /// Deviation of single readings around it.
+        /// Standard deviation of single readings around the offset.
         sd: f64,
     },
     /// Gaussian processes.
     Gp(Box<Committee>),
-    /// A model that predicts what spans hosts by itself, without the bound.
+    /// A model that predicts multi-host allocations itself, without the bound.
     Learned(Box<dyn LearnedModel>),
 }
 
-/// A fitted model of one cluster: intra tables inside a host, bound and correction between hosts.
+/// A fitted model of one cluster: intra tables for single hosts, bound and correction for several hosts.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) cluster: Cluster,
-    /// What readings say of the cluster's rates, and the cluster at these rates.
+    /// The rates that the readings show, and the cluster at these rates.
     pub(crate) rates: LearnedRates,
     pub(crate) site: RatedCluster,
     pub(crate) collective: Collective,
-    /// Of the measured sizes, ascending.
+    /// Tables of the measured sizes, ascending.
     pub(crate) tables: Vec<SizeTables>,
     pub(crate) ladder: Ladder,
     pub(crate) names: Names,
@@ -139,13 +139,13 @@ pub struct Model {
 }
 
 impl Model {
-    /// The cluster that it was fitted on.
+    /// The cluster that the model was fitted on.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
-    /// The same model for the cluster as it is now. Hosts and host types are known by name, in whatever order the file lists them; a host of a
-    /// new name gets the predictions of its type, a type of a new name those of the physics. O(hosts), and the physics of the types if they
-    /// changed.
+    /// The same model for the cluster as it is now. Hosts and host types are matched by name; their order in the file
+    /// does not matter. A host with a new name gets the predictions of its type, a type with a new name gets those of
+    /// the physics. O(hosts), plus the physics of the types if they changed.
     pub fn on(mut self, cluster: &Cluster) -> Model {
         if self.cluster.types != cluster.types {
             let constants = self.fabric.on(&self.cluster).constants().clone();
@@ -161,19 +161,20 @@ impl Model {
         let rates = std::mem::take(&mut self.rates);
         self.at_rates(rates)
     }
-    /// What readings say of the cluster's rates.
+    /// Learned corrections of the cluster's rates.
     pub fn rates(&self) -> &LearnedRates {
         &self.rates
     }
-    /// The same model of the site without the slow parts that readings showed: what jobs would get if they were repaired. O(hosts).
+    /// The same model without the slow parts that readings showed: predicts the site after their repair. O(hosts).
     pub fn without_slow_parts(&self) -> Model {
         self.clone().at_rates(self.rates.with_slow_parts(|_| false))
     }
-    /// The same with hosts and NICs repaired; slow rails and switches, which no host causes, stay. O(hosts).
+    /// The same model with hosts and NICs repaired. Slow rails and switches stay, since no host causes them. O(hosts).
     pub(crate) fn with_healthy_hosts(&self) -> Model {
         self.clone().at_rates(self.rates.with_slow_parts(Part::is_shared))
     }
-    /// True if the predictions count on a component's being slow: a suspect that the model has learned costs a job nothing more.
+    /// True if the predictions already include the slowness of `component`: a suspect that the model has learned causes
+    /// no further loss.
     pub fn predicts_slow(&self, component: crate::doctor::Component) -> bool {
         use crate::doctor::Component;
         let host = &self.cluster.host(component.host()).name;
@@ -183,7 +184,7 @@ impl Model {
             _ => false,
         })
     }
-    /// The same at other rates. O(hosts).
+    /// The same model at other rates. O(hosts).
     pub(crate) fn at_rates(mut self, rates: LearnedRates) -> Model {
         self.site = rates.on(&self.cluster);
         self.rates = rates;
@@ -193,38 +194,38 @@ impl Model {
         self.ladder = Ladder::default();
         self
     }
-    /// The collective that it answers for.
+    /// The collective that the model predicts.
     pub fn collective(&self) -> Collective {
         self.collective
     }
-    /// The NCCL release whose decisions it uses, if any.
+    /// The NCCL release whose decisions the model uses, if any.
     pub fn nccl_release(&self) -> Option<Version> {
         self.nccl.map(|n| n.release)
     }
-    /// The same model for another NCCL release; unchanged where it does not rest on NCCL's decisions. For models without measurements: a
-    /// correction was learned on top of the release that was running.
+    /// The same model for another NCCL release; unchanged if the model does not use NCCL's decisions. Intended for
+    /// models without measurements, because a learned correction applies only to the release it was measured with.
     pub fn assuming_nccl(mut self, release: Version) -> Model {
         if let Some(n) = &mut self.nccl {
             n.release = release;
         }
         self
     }
-    /// The sizes that it was fitted on, ascending.
+    /// The sizes that the model was fitted on, ascending.
     pub fn sizes(&self) -> Vec<Bytes> {
         self.tables.iter().map(|t| t.size).collect()
     }
-    /// What was learned on top of the bound.
+    /// The learned correction of the bound.
     pub fn correction(&self) -> &Correction {
         &self.correction
     }
-    /// Mean and deviation of an allocation.
+    /// Mean and standard deviation of the bandwidth of an allocation.
     pub fn predict_allocation(&self, size: Bytes, allocation: &Allocation) -> Prediction {
         let table = self.share_table(size);
         let parts: Vec<HostShare> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
         self.predict(size, &parts)
     }
 
-    /// The physics below the correction, for messages of `size`.
+    /// The physics that the model corrects, for messages of `size`.
     pub fn bounds(&self, size: Bytes) -> Bounds<'_> {
         Bounds { site: &self.site, tables: &self.fabric, collective: self.collective, size, nccl: self.nccl.as_ref() }
     }
@@ -232,7 +233,7 @@ impl Model {
     pub(crate) fn row(&self, parts: &[HostShare], size: Bytes, analytic: Analytic) -> Row {
         features(parts, &self.names, size, analytic.ln_physics_over_nics)
     }
-    /// The hosts of a candidate by their numbers in the process, with their weights, sorted by number.
+    /// The hosts of a candidate as the Gaussian process numbers them, with their weights, sorted by number.
     pub(crate) fn weights_of(&self, parts: &[HostShare]) -> Vec<(u32, f64)> {
         let mut v: Vec<(u32, f64)> =
             host_weights(parts).map(|(h, w)| (self.names.number_of(h), w)).filter(|w| w.0 != NO_NUMBER).collect();
@@ -252,7 +253,7 @@ impl Model {
         CommitteeReading { point, ln_nics_over_bound: analytic.ln_nics_over_bound }
     }
 
-    /// A candidate with its types numbered as at the fit, for a learned model that knows them by place.
+    /// The candidate with its types numbered as at the fit, for a learned model that identifies types by index.
     fn as_fitted(&self, parts: &[HostShare]) -> Vec<HostShare> {
         parts.iter().map(|p| HostShare { host_type: self.names.fit_type(p.host_type), ..*p }).collect()
     }
@@ -261,8 +262,8 @@ impl Model {
         self.names.width()
     }
 
-    /// Learns one more reading of a multi-host allocation at once: O(n²). `false` if it cannot be used
-    /// (one host, another collective's bound, degenerate).
+    /// Learns one more multi-host reading immediately: O(n²). `false` if the reading cannot be used (one host, a model
+    /// with a fixed offset, degenerate values).
     pub fn update(&mut self, allocation: &Allocation, size: Bytes, busbw_gb_per_s: f64) -> bool {
         if allocation.host_count() < 2 || !(busbw_gb_per_s.is_finite() && busbw_gb_per_s > 0.0) {
             return false;
@@ -281,8 +282,8 @@ impl Model {
         }
     }
 
-    /// Lets a learned model learn new multi-host readings without forgetting the old ones ([`LearnedModel::learn`]). `false`, and nothing
-    /// learned, for other models and for readings that cannot be used.
+    /// Teaches a learned model new multi-host readings; it keeps the old ones ([`LearnedModel::learn`]). Returns
+    /// `false` and learns nothing for other models and for unusable readings.
     pub fn learn(&mut self, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
         let Correction::Learned(learned) = &mut self.correction else { return false };
         let Some(nearest) = nearest(&self.tables, size) else { return false };
@@ -302,7 +303,7 @@ pub(crate) fn host_weights(parts: &[HostShare]) -> impl Iterator<Item = (HostId,
     parts.iter().map(move |p| (p.host, host_weight(p, thinnest)))
 }
 
-/// One batch of predictions: what repeats in it is computed once.
+/// One batch of predictions. Repeated parts are computed once.
 pub(crate) struct BatchEvaluator<'m> {
     model: &'m Model,
     bounds: Bounds<'m>,
@@ -323,12 +324,12 @@ impl<'m> BatchEvaluator<'m> {
         self.mean_above(parts, analytic)
     }
 
-    /// The analytic side of a candidate.
+    /// The physics of a candidate.
     pub(crate) fn analytic(&mut self, parts: &[HostShare]) -> Analytic {
         self.bounds.of(parts, &mut self.memo)
     }
 
-    /// The mean of a candidate, given its analytic side.
+    /// The mean of a candidate, given its physics.
     pub(crate) fn mean_above(&mut self, parts: &[HostShare], analytic: Analytic) -> f64 {
         let b = analytic.bound_gb_per_s;
         if parts.len() < 2 {
@@ -497,11 +498,11 @@ impl BandwidthModel for Model {
     }
 }
 
-/// A model that knows the truth of every candidate: for ceilings and for tests of searches.
+/// A model with the true bandwidth of every candidate: gives upper limits and tests searches.
 pub struct Oracle<F> {
-    /// Its parts.
+    /// The host shares that searches combine.
     pub table: HostShareTable,
-    /// Truth in GB/s of a candidate.
+    /// True bandwidth of a candidate, GB/s.
     pub truth: F,
 }
 

@@ -1,8 +1,9 @@
-//! Which hosts and host types of a cluster are those that a model learned: by name, never by place in the file.
+//! Matches the hosts and host types of a cluster with those that a model learned, by name and never by position in the
+//! file.
 //!
-//! A process numbers hosts and gives each host type a feature. Cluster files change: types are listed in another order, unused ones are
-//! added, hosts come, go and get other names. The numbers stay with the names; a host of a new name gets a new number, which has no effect
-//! until the host is read.
+//! A Gaussian process numbers hosts and gives each host type a feature. Cluster files change: types are listed in
+//! another order, unused types are added, hosts are added, removed and renamed. The numbers stay with the names. A host
+//! with a new name gets a new number, which has no effect until the host is measured.
 
 use crate::features::{TYPES_MAX, feature_count};
 use crate::shares::alike;
@@ -13,31 +14,32 @@ use topology::{Cluster, HOSTS_MAX, HostId};
 /// The names that a model learned.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Learned {
-    /// By feature: the names of the host types that share it, which are the same hardware.
+    /// By feature: the names of the host types that share it; they are the same hardware.
     types: Vec<BTreeSet<String>>,
-    /// By number: name of the host and of its type.
+    /// By number: the names of the host and of its type.
     hosts: Vec<(String, String)>,
-    /// The types of the cluster of the fit, in its order.
+    /// The types of the cluster at the fit, in the order of its file.
     order: Vec<String>,
 }
 
-/// The names that a model learned, as places in one cluster.
+/// The names that a model learned, as indices in one cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     learned: Learned,
-    /// By type of the cluster.
+    /// By type of the cluster: its feature; `None` without one.
     feature_of_type: Vec<Option<u8>>,
     gpus_of_type: Vec<u8>,
     fit_type: Vec<u16>,
-    /// By host of the cluster; `NO_NUMBER` without one.
+    /// By host of the cluster: its number; `NO_NUMBER` without one.
     number_of_host: Vec<u32>,
 }
 
-/// The number of a host for which none is left.
+/// Marks a host without a number, because none is left.
 pub(crate) const NO_NUMBER: u32 = u32::MAX;
 
 impl Learned {
-    /// The names of a cluster that a model is fitted on. Types without hosts do not count; the order of names decides, not that of the file.
+    /// The names of the cluster at the fit. Types without hosts are ignored. The numbers follow the order of names, not
+    /// that of the file.
     fn of(cluster: &Cluster) -> Learned {
         let used: BTreeSet<usize> = cluster.hosts.iter().map(|h| h.host_type).collect();
         let by_name: BTreeMap<&str, usize> = used.iter().map(|t| (cluster.types[*t].name.as_str(), *t)).collect();
@@ -60,7 +62,7 @@ impl Learned {
 }
 
 impl Learned {
-    /// Checks what was read from a file.
+    /// Checks names read from a file.
     pub(crate) fn check(&self) -> Result<(), String> {
         let most = |n: usize, most: usize, what: &str| match n <= most {
             true => Ok(()),
@@ -76,12 +78,12 @@ fn host_and_type(cluster: &Cluster, h: HostId) -> (String, String) {
 }
 
 impl Names {
-    /// Of a cluster that a model is fitted on.
+    /// The names of the cluster at the fit.
     pub(crate) fn new(cluster: &Cluster) -> Names {
         Names::of(Learned::of(cluster), cluster)
     }
 
-    /// What was learned, in a cluster. O(hosts + types²).
+    /// The learned names as indices in `cluster`. O(hosts + types²).
     pub(crate) fn of(mut learned: Learned, cluster: &Cluster) -> Names {
         let named = |t: usize| learned.types.iter().position(|g| g.contains(&cluster.types[t].name));
         let feature = |t: usize| {
@@ -110,12 +112,12 @@ impl Names {
         Names { learned, feature_of_type, gpus_of_type, fit_type, number_of_host }
     }
 
-    /// The same for another cluster.
+    /// The same names for another cluster.
     pub(crate) fn on(self, cluster: &Cluster) -> Names {
         Names::of(self.learned, cluster)
     }
 
-    /// For a model file.
+    /// The names for a model file.
     pub(crate) fn learned(&self) -> &Learned {
         &self.learned
     }
@@ -125,28 +127,28 @@ impl Names {
         feature_count(self.learned.types.len())
     }
 
-    /// The place of a type among the features of types; `None` if it has no feature.
+    /// Index of a type among the features of types; `None` if the type has no feature.
     pub(crate) fn feature_of(&self, host_type: u16) -> Option<usize> {
         let several = self.learned.types.len() >= 2;
         self.feature_of_type[usize::from(host_type)].map(usize::from).filter(|f| several && *f < TYPES_MAX)
     }
 
-    /// Number of GPUs of a host of a type.
+    /// Number of GPUs on a host of the type.
     pub(crate) fn gpus_of(&self, host_type: u16) -> u8 {
         self.gpus_of_type[usize::from(host_type)]
     }
 
-    /// The number of a host in the process.
+    /// The number of a host in the Gaussian process.
     pub(crate) fn number_of(&self, host: HostId) -> u32 {
         self.number_of_host[host.index()]
     }
 
-    /// The place of a type in the cluster of the fit; beyond all of them for a type that the fit did not know.
+    /// Index of a type in the cluster of the fit; beyond all indices for a type that the fit did not include.
     pub(crate) fn fit_type(&self, host_type: u16) -> u16 {
         self.fit_type[usize::from(host_type)]
     }
 
-    /// True if every type has the place that it had in the cluster of the fit.
+    /// True if every type has the same index as in the cluster of the fit.
     pub(crate) fn types_are_in_place(&self) -> bool {
         self.fit_type.iter().enumerate().all(|(t, f)| t == usize::from(*f))
     }

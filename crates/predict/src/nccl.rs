@@ -1,7 +1,8 @@
-//! NCCL's own decisions as the physics between hosts: a cold start from a cluster file, and a prior for what is learned.
+//! NCCL's own decisions as the physics between hosts: predictions from a cluster file alone (cold start), and a prior
+//! for learning.
 //!
-//! Where the searches of every host of a candidate were recorded from the real library ([`nccl_model::templates`]), the bandwidth between
-//! hosts is that of NCCL's own rings and trees; elsewhere `fabric` gives the estimate.
+//! If the real library's searches on every host of a candidate were recorded ([`nccl_model::templates`]), the bandwidth
+//! between hosts is that of NCCL's own rings and trees. Otherwise `fabric` gives the estimate.
 
 use crate::bound::{Bounds, Limit, Memo};
 use nccl_model::{CallLimit as NcclLimit, Communicator, GraphSource, HostCache, LoadConstants};
@@ -10,26 +11,27 @@ use std::str::FromStr;
 use topology::nccl::Version;
 use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Releases that differ between hosts; the first is assumed if the release is unknown.
+/// Releases whose decisions between hosts differ; the first is assumed if the release is unknown.
 ///
-/// 2.28 changed how channels are copied and when rings exchange NICs; nothing since 2.22 did on either side of it. Most frameworks of 2025
-/// ship 2.27.
+/// Release 2.28 changed how channels are copied and when rings exchange NICs. Between 2.22 and 2.28, and since 2.28,
+/// nothing relevant changed. Most frameworks of 2025 ship 2.27.
 pub const RELEASES: [Version; 2] =
     [Version { major: 2, minor: 27, patch: None }, Version { major: 2, minor: 32, patch: None }];
-/// Readings over several hosts from which on they decide which release fits.
+/// Minimum number of multi-host readings for choosing the release by fit.
 const READINGS_MIN: usize = 8;
-/// Sizes of a cold start, which has no measured ones.
+/// Message sizes of a cold start, which has no measured sizes.
 pub const COLD_SIZES: [Bytes; 5] = [Bytes::kib(64), Bytes::mib(1), Bytes::mib(16), Bytes::mib(256), Bytes::gib(2)];
-/// Relative deviation of a single prediction of a cold start: the median error on the published table is 1 to 4 %, the 90th percentile
-/// 6 to 12 % (`cargo run -p nccl-model --example accuracy`), and other systems are not this one.
+/// Relative standard deviation of a single prediction of a cold start. On the published table the median error is 1 to
+/// 4 % and the 90th percentile 6 to 12 % (`cargo run -p nccl-model --example accuracy`); other systems differ.
 pub const COLD_SD: f64 = 0.12;
 
-/// The network as a release of NCCL uses it.
+/// The network as a given NCCL release uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NcclNetwork {
     /// The release.
     pub release: Version,
-    /// Without the shipped constants of loads, which were fitted on a published table: for judging models on that table.
+    /// True if the shipped constants of loads are not used: they were fitted on a published table, and must not be used
+    /// to evaluate models on that table.
     #[serde(default)]
     pub unfitted: bool,
 }
@@ -44,7 +46,7 @@ impl NcclNetwork {
         if self.unfitted { LoadConstants::unfitted() } else { LoadConstants::of(cluster.network.class) }
     }
 
-    /// The communicator of hosts in this order; `None` where a host's search was not recorded, or NCCL has no say.
+    /// The communicator of hosts in this order; `None` if a host's search was not recorded, or if NCCL does not decide.
     fn communicator(
         &self,
         cache: &mut HostCache,
@@ -55,7 +57,7 @@ impl NcclNetwork {
         c.members().iter().all(|m| m.source != GraphSource::Searched).then_some(c)
     }
 
-    /// Bus bandwidth between hosts, GB/s. `None`: use the physics of `fabric`.
+    /// Bus bandwidth between hosts, GB/s. `None`: the caller uses the physics of `fabric`.
     pub(crate) fn busbw_gb_per_s(
         &self,
         cache: &mut HostCache,
@@ -69,7 +71,7 @@ impl NcclNetwork {
         (busbw.is_finite() && busbw > 0.0).then_some(busbw)
     }
 
-    /// The part that limits it.
+    /// The part that limits the bandwidth between hosts.
     pub(crate) fn limit(
         &self,
         cluster: &Cluster,
@@ -87,7 +89,8 @@ impl NcclNetwork {
         })
     }
 
-    /// The release that the readings name, else that which explains them better, else the first of [`RELEASES`].
+    /// The release that the readings name; otherwise the one that explains them best; otherwise the first of
+    /// [`RELEASES`].
     pub(crate) fn of<'a>(
         named: impl Iterator<Item = &'a str>,
         readings: &[crate::calibrate::CalibrationReading],
@@ -96,7 +99,7 @@ impl NcclNetwork {
     ) -> NcclNetwork {
         let mut names: Vec<Version> = named.filter_map(|n| Version::from_str(n).ok()).collect();
         names.sort();
-        // The middle one: rows of many releases in one store are rare.
+        // The median release: readings of several releases in one store are rare.
         if let Some(&release) = names.get(names.len() / 2) {
             let named = NcclNetwork { release, unfitted };
             if named.is_modelled() {
@@ -111,9 +114,9 @@ impl NcclNetwork {
         if new < old { networks[1] } else { networks[0] }
     }
 
-    /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them, whose constants were fitted to
-    /// these very readings? An offset common to all does not count; a fit of `p` constants to `n` readings looks better on them than it is
-    /// by about `(n + p) / (n - p)`.
+    /// True if NCCL's decisions predict the readings better than the physics without them. A common offset is ignored.
+    /// The constants of that physics were fitted to these readings, and a fit of `p` constants to `n` readings appears
+    /// better on them by a factor of about `(n + p) / (n - p)`; the comparison corrects for this.
     pub(crate) fn explains_more(&self, readings: &[crate::calibrate::CalibrationReading], base: Bounds<'_>) -> bool {
         if readings.len() < READINGS_MIN {
             return false;
@@ -127,10 +130,12 @@ impl NcclNetwork {
     }
 }
 
-/// A reading counts as at most so far from its bound; one that is so far from both is absurd, and chooses neither.
+/// Maximum distance of a reading from its bound that counts. A reading this far from both bounds is implausible and
+/// does not affect the choice.
 const ODD: f64 = 0.5;
 
-/// How far every reading is from its bound, apart from the offset that is common to all: `|ln(busbw / bound) - offset|`, at most [`ODD`].
+/// Distance of every reading from its bound, after the common offset is removed: `|ln(busbw / bound) - offset|`, at
+/// most [`ODD`].
 fn distances(readings: &[crate::calibrate::CalibrationReading], base: Bounds<'_>) -> Vec<f64> {
     let mut memo = (Bytes(0), Memo::default());
     let mut off: Vec<f64> = Vec::with_capacity(readings.len());

@@ -1,24 +1,25 @@
-//! Rates that readings teach. The cluster file says what NICs and switches should carry; that is a prior.
+//! Rates learned from readings. The cluster file's rates of NICs and switches are the prior.
 //!
-//! [`LearnedRates`] holds what readings say instead: per host type the rate of its NICs, per tier the rate of its uplinks and what flows keep
-//! that cross it, and the parts that are slower than their kind: a rail, a switch with its hosts, a host, a NIC. A [`RatedCluster`] is the
-//! cluster file at these rates. The physics computes with it, so each rate acts inside the minimum that the physics takes, and searches see
-//! it in the parts of candidates. Names, not places, identify types, tiers, switches and hosts: cluster files change.
+//! [`LearnedRates`] holds what the readings show: per host type the rate of its NICs; per tier the rate of its uplinks
+//! and the share of bandwidth that flows across the tier keep; and the parts slower than others of their kind (rail,
+//! switch with its hosts, host, NIC). A [`RatedCluster`] is the cluster file at these rates. The physics and the
+//! searches compute with it, so each rate enters the physics' minimum. Types, tiers, switches and hosts are identified
+//! by name, because indices change when the cluster file changes.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use topology::{Bandwidth, Cluster, HostId};
 
-/// Range of the factor of a host type's NICs: files are wrong by up to an order of magnitude (Gbit/s for GB/s).
+/// Range of the factor of a host type's NICs. Files are wrong by up to a factor of ten (Gbit/s for GB/s).
 pub(crate) const NIC_FACTOR: (f64, f64) = (0.05, 20.0);
 /// Range of the factor of a tier's uplinks.
 pub(crate) const UPLINK_FACTOR: (f64, f64) = (0.1, 10.0);
-/// Range of the share of their rate that flows keep which cross a tier.
+/// Range of the share of bandwidth that flows keep when they cross a tier.
 pub(crate) const KEPT: (f64, f64) = (0.2, 1.0);
-/// Most slow parts of a model.
+/// Maximum number of slow parts in a model.
 pub const SLOW_PARTS_MAX: usize = 64;
 
-/// A part of the network that can be slower than its kind.
+/// A part of the network that can be slower than others of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "part")]
 pub enum Part {
@@ -45,7 +46,7 @@ pub enum Part {
     },
     /// All NICs of a host.
     Host {
-        /// Its name.
+        /// Name of the host.
         host: String,
     },
     /// One NIC.
@@ -58,7 +59,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The hosts and NICs of the part; empty where the cluster does not have it. O(hosts).
+    /// Hosts of the part, each with a mask of its NICs; empty if the cluster does not have the part. O(hosts).
     pub(crate) fn nics(&self, cluster: &Cluster) -> Vec<(HostId, u32)> {
         let named = |name: &str| cluster.host_ids().find(|h| cluster.host(*h).name == name);
         match self {
@@ -70,12 +71,12 @@ impl Part {
         }
     }
 
-    /// True for a part that hosts share: a rail, a switch.
+    /// True for a part that several hosts share: a rail or a switch.
     pub fn is_shared(&self) -> bool {
         matches!(self, Part::Rail { .. } | Part::Switch { .. } | Part::SwitchRail { .. })
     }
 
-    /// In words: `rail 3`, `leaf a`, `the NICs of n3`, `NIC mlx5_2 of n3`.
+    /// Name for people: `rail 3`, `the hosts below leaf-a`, `the NICs of n3`, `NIC mlx5_2 of n3`.
     pub fn name(&self, cluster: &Cluster) -> String {
         match self {
             Part::Rail { nic } => format!("rail {nic}"),
@@ -91,7 +92,7 @@ impl Part {
     }
 }
 
-/// The hosts below a switch; none where the cluster does not have it.
+/// Hosts below a switch; empty if the cluster does not have the switch.
 fn below<'c>(cluster: &'c Cluster, tier: &str, switch: &str) -> impl Iterator<Item = HostId> + 'c {
     let t = cluster.tiers().iter().position(|t| t.name == tier);
     let found = t.and_then(|t| Some((t, (0..cluster.switch_count(t)).find(|s| cluster.switch_name(t, *s) == switch)?)));
@@ -108,52 +109,52 @@ pub struct SlowPart {
     /// The part.
     #[serde(flatten)]
     pub part: Part,
-    /// Share of its rate that is left, 0 to 1.
+    /// Remaining share of the part's rate, 0 to 1.
     pub factor: f64,
-    /// Readings over several hosts that it slows.
+    /// Number of multi-host readings that the part slows.
     pub readings: u32,
 }
 
-/// What flows get above a host that cross a tier.
+/// Learned rates of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TierRates {
-    /// Factor of the uplinks' rate.
+    /// Factor of the rate of the tier's uplinks.
     pub uplinks: f64,
-    /// Share of their rate that flows keep which cross the tier.
+    /// Share of bandwidth that flows keep when they cross the tier.
     pub kept: f64,
 }
 
 impl TierRates {
-    /// As the file says.
+    /// The rates in the cluster file.
     pub(crate) const TOLD: TierRates = TierRates { uplinks: 1.0, kept: 1.0 };
 }
 
-/// What readings say of the rates of a cluster.
+/// Learned corrections of a cluster's rates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LearnedRates {
-    /// By name of the host type: factor of the line rates of its NICs. Types that are absent have the rates of the file.
+    /// By name of the host type: factor of the line rates of its NICs. Absent types have the rates of the cluster file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nics: BTreeMap<String, f64>,
-    /// By name of the tier.
+    /// By name of the tier. Absent tiers have the rates of the cluster file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tiers: BTreeMap<String, TierRates>,
-    /// Parts slower than their kind, the one that explains most first.
+    /// Parts slower than others of their kind, in the order found: the part with the largest gain first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowPart>,
 }
 
 impl LearnedRates {
-    /// True if the cluster file is right in all.
+    /// True if the readings correct no rate of the cluster file.
     pub fn is_empty(&self) -> bool {
         *self == LearnedRates::default()
     }
 
-    /// With those of the slow parts that `keep` names: the site as if the others were repaired.
+    /// These rates with only the slow parts that `keep` accepts: the site as if the others were repaired.
     pub(crate) fn with_slow_parts(&self, keep: impl Fn(&Part) -> bool) -> LearnedRates {
         LearnedRates { slow: self.slow.iter().filter(|s| keep(&s.part)).cloned().collect(), ..self.clone() }
     }
 
-    /// Checks what was read from a file.
+    /// Checks rates read from a file.
     pub(crate) fn check(&self) -> Result<(), String> {
         let within = |v: f64, range: (f64, f64)| v.is_finite() && v >= 0.5 * range.0 && v <= 2.0 * range.1;
         let fine = self.nics.values().all(|f| within(*f, NIC_FACTOR))
@@ -176,13 +177,13 @@ impl LearnedRates {
         site
     }
 
-    /// The rates of a tier.
+    /// The rates of a tier, by its name.
     fn tier(&self, name: &str) -> TierRates {
         self.tiers.get(name).copied().unwrap_or(TierRates::TOLD)
     }
 }
 
-/// Multiplies the health of NICs of hosts.
+/// Multiplies the health of the given NICs of hosts by `factor`.
 pub(crate) fn slow_down(cluster: &mut Cluster, nics: &[(HostId, u32)], factor: f64) {
     for &(h, which) in nics {
         let n = cluster.type_of(h).nics.len();
@@ -192,21 +193,21 @@ pub(crate) fn slow_down(cluster: &mut Cluster, nics: &[(HostId, u32)], factor: f
     }
 }
 
-/// A cluster at the rates that readings taught.
+/// A cluster at its learned rates.
 #[derive(Clone, Debug)]
 pub struct RatedCluster {
     /// The hosts, NICs and switches at these rates.
     pub cluster: Cluster,
-    /// By host: a number that hosts share if their type and the health of their NICs are equal.
+    /// By host: a number shared by all hosts of equal type and equal NIC health.
     kinds: Vec<u32>,
-    /// By tier: the share of their rate that flows keep which cross it.
+    /// By tier: share of bandwidth that flows keep when they cross it.
     kept: Vec<f64>,
-    /// Hosts below one switch each reach all others alike.
+    /// True if all hosts are below a single switch, so that positions in the network are equivalent.
     one_switch: bool,
 }
 
 impl RatedCluster {
-    /// At the rates of a cluster file. O(hosts).
+    /// The cluster at the rates of its file. O(hosts).
     fn new(cluster: Cluster) -> RatedCluster {
         let kinds = RatedCluster::kinds_of(&cluster);
         let network = &cluster.network;
@@ -215,7 +216,7 @@ impl RatedCluster {
         RatedCluster { cluster, kinds, kept, one_switch }
     }
 
-    /// By host: a number that hosts share if their type and the health of their NICs are equal. O(hosts).
+    /// By host: a number shared by all hosts of equal type and equal NIC health. O(hosts).
     pub(crate) fn kinds_of(cluster: &Cluster) -> Vec<u32> {
         let mut seen: HashMap<(usize, Vec<u64>), u32> = HashMap::new();
         let alike =
@@ -230,7 +231,8 @@ impl RatedCluster {
         cluster.hosts.iter().map(kind).collect()
     }
 
-    /// Sets the rates of host types and tiers; `told` is the cluster file. Slow parts stay. O(types x NICs + tiers).
+    /// Sets the rates of host types and tiers; `told` is the cluster file. Slow parts are unchanged. O(types x NICs +
+    /// tiers).
     pub(crate) fn set_shared(&mut self, told: &Cluster, rates: &LearnedRates) {
         for (from, to) in told.types.iter().zip(&mut self.cluster.types) {
             let factor = rates.nics.get(&from.name).copied().unwrap_or(1.0);
@@ -244,22 +246,23 @@ impl RatedCluster {
         self.kept = told.tiers().iter().map(|t| rates.tier(&t.name).kept).collect();
     }
 
-    /// The number of every host's kind.
+    /// By host: the number of its kind (see [`RatedCluster::kinds_of`]).
     pub(crate) fn kinds(&self) -> &[u32] {
         &self.kinds
     }
 
-    /// The number of a host's kind.
+    /// The number of a host's kind (see [`RatedCluster::kinds_of`]).
     pub(crate) fn kind(&self, host: HostId) -> u32 {
         self.kinds[host.index()]
     }
 
-    /// True if the place of a host in the network does not matter.
+    /// True if the position of a host in the network does not affect bandwidth.
     pub(crate) fn is_one_switch(&self) -> bool {
         self.one_switch
     }
 
-    /// The share of their rate that flows between hosts keep, by the tiers that the hosts span. O(hosts x tiers), O(1) where nothing is lost.
+    /// Share of bandwidth that flows between these hosts keep, given the tiers that the hosts span. O(hosts x tiers);
+    /// O(1) if no tier loses bandwidth.
     pub(crate) fn kept(&self, hosts: &[(HostId, topology::GpuMask)]) -> f64 {
         let mut share = 1.0;
         for (tier, kept) in self.kept.iter().enumerate() {

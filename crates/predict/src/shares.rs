@@ -1,9 +1,9 @@
-//! Allocations as models see them: one [`HostShare`] per host, and many allocations in one flat [`Candidates`].
+//! Allocations in the form for models: one [`HostShare`] per host, and many allocations in one flat [`Candidates`].
 
 use crate::intra::IntraTables;
 use topology::{Allocation, Cluster, GpuMask, HostId, HostType};
 
-/// The GPUs that a candidate takes of one host, with everything that a model may use about them.
+/// The GPUs that a candidate uses on one host, with all values that a model may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostShare {
     /// The host.
@@ -12,22 +12,23 @@ pub struct HostShare {
     pub mask: GpuMask,
     /// Number of GPUs.
     pub count: u8,
-    /// True if it takes the whole host.
+    /// True if the candidate uses the whole host.
     pub whole: bool,
-    /// Bandwidth inside the host (its intra table), GB/s busbw; infinite for one GPU, which needs no inside link.
+    /// Bandwidth inside the host (from its intra table), GB/s busbw; infinite for one GPU, which needs no link inside
+    /// the host.
     pub intra_gb_per_s: f64,
-    /// Sum of the rates of the NICs that the GPUs use, one direction, GB/s; infinite where the host has no NIC listed.
+    /// Sum of the rates of the NICs that the GPUs use, one direction, GB/s; infinite if the host lists no NIC.
     pub nic_gb_per_s: f64,
-    /// Best intra bandwidth of any `count` GPUs of this host type (not only of those chosen); infinite for one GPU.
+    /// Best intra bandwidth of any `count` GPUs of this host type; infinite for one GPU.
     pub class_intra_gb_per_s: f64,
-    /// The host's type, index into `Cluster::types`; of types that are the same hardware under several names the first.
+    /// The host's type, an index into `Cluster::types`. If several types are the same hardware, the index of the first.
     pub host_type: u16,
-    /// The GPUs of this host that represent all sets of the same count and NIC rate in estimates of the network: those with the
-    /// best links inside the host by topology. Where rails have switches of their own, every set represents itself.
+    /// The GPUs of this host that represent all sets of the same count and NIC rate in network estimates: those with
+    /// the best links inside the host by topology. If rails have their own switches, every set represents itself.
     pub representative: GpuMask,
 }
 
-/// Shares by host and GPUs: built once per cluster and size, then O(1) per look-up.
+/// Host shares by host and GPUs: built once per cluster and size, then O(1) per look-up.
 #[derive(Clone, Debug)]
 pub struct HostShareTable {
     hosts: Vec<HostParts>,
@@ -47,13 +48,14 @@ struct HostParts {
     representative: std::sync::Arc<[u32]>,
 }
 
-/// True if two types are the same hardware, whatever their names.
+/// True if two types are the same hardware, regardless of their names.
 pub(crate) fn alike(a: &HostType, b: &HostType) -> bool {
     HostType { name: a.name.clone(), ..b.clone() } == *a
 }
 
 impl HostShareTable {
-    /// For a cluster and the intra tables of one size. O(types x 2^GPUs) plus O(hosts); equal hosts share memory.
+    /// Builds the table for a cluster and the intra tables of one size. O(types x 2^GPUs + hosts); equal hosts share
+    /// memory.
     pub fn new(cluster: &Cluster, intra: &IntraTables, fabric: &fabric::FabricTables) -> Self {
         use std::collections::HashMap;
         use std::sync::Arc;
@@ -83,7 +85,8 @@ impl HostShareTable {
                         })
                         .collect();
                     let mut best: HashMap<(u32, u64, u32), (f64, u32)> = HashMap::new();
-                    // Where rails have switches of their own, the rails decide which hosts reach each other: GPUs stand for themselves.
+                    // If rails have their own switches, the rails decide which hosts reach each other: GPUs represent
+                    // themselves.
                     let own = |m: u32| if cluster.network.rails.is_some() { m } else { 0 };
                     let class = |m: u32| (m.count_ones(), nic[m as usize].to_bits(), own(m));
                     for m in 1..1u32 << ty.gpu_count() {
@@ -110,7 +113,7 @@ impl HostShareTable {
         HostShareTable { hosts }
     }
 
-    /// The part of `mask` on `host`. Panics if the host has no such GPU.
+    /// The share of the GPUs `mask` on `host`. Panics if the host has no such GPU.
     #[inline]
     pub fn part(&self, host: HostId, mask: GpuMask) -> HostShare {
         let h = &self.hosts[host.index()];
@@ -127,12 +130,12 @@ impl HostShareTable {
             representative: GpuMask(h.representative[mask.0 as usize]),
         }
     }
-    /// The intra bandwidth of the GPUs of `mask`, 0 for fewer than two.
+    /// The intra bandwidth of the GPUs of `mask`; 0 for fewer than two.
     #[inline]
     pub fn intra_gb_per_s(&self, host: HostId, mask: GpuMask) -> f64 {
         if mask.count() < 2 { 0.0 } else { self.hosts[host.index()].intra[mask.0 as usize] }
     }
-    /// How many hosts it knows.
+    /// Number of hosts in the table.
     pub fn host_count(&self) -> usize {
         self.hosts.len()
     }
@@ -143,7 +146,7 @@ impl HostShareTable {
     }
 }
 
-/// Many candidate allocations in one flat memory.
+/// Many candidate allocations in one contiguous buffer.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
     parts: Vec<HostShare>,
@@ -151,11 +154,11 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// None yet.
+    /// An empty list.
     pub fn new() -> Self {
         Self::default()
     }
-    /// Of whole allocations.
+    /// The candidates of whole allocations.
     pub fn of<'a>(table: &HostShareTable, allocations: impl IntoIterator<Item = &'a Allocation>) -> Self {
         let mut c = Candidates::new();
         for a in allocations {
@@ -164,16 +167,16 @@ impl Candidates {
         }
         c
     }
-    /// Adds one, as its parts in any order.
+    /// Adds a candidate. Its parts may be in any order.
     pub fn push(&mut self, parts: &[HostShare]) {
         self.parts.extend_from_slice(parts);
         self.ends.push(self.parts.len() as u32);
     }
-    /// How many.
+    /// Number of candidates.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
-    /// None?
+    /// True without candidates.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -183,7 +186,7 @@ impl Candidates {
         let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
         &self.parts[start..self.ends[i] as usize]
     }
-    /// Every candidate.
+    /// Iterates over the candidates.
     pub fn iter(&self) -> impl Iterator<Item = &[HostShare]> {
         (0..self.len()).map(|i| self.parts(i))
     }
@@ -191,7 +194,7 @@ impl Candidates {
     pub fn allocation(&self, i: usize) -> Allocation {
         Allocation::new(self.parts(i).iter().map(|p| (p.host, p.mask)))
     }
-    /// Forgets all, keeps the memory.
+    /// Removes all candidates and keeps the memory.
     pub fn clear(&mut self) {
         self.parts.clear();
         self.ends.clear();

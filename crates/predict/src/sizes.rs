@@ -1,7 +1,7 @@
 //! Tables at sizes that were not measured.
 //!
-//! Between and beyond the measured sizes a table is the physics of its size, times how far the measured tables around it are from theirs. Such
-//! tables are made at rungs a factor of the root of two apart, each when it is first asked for.
+//! Between and beyond the measured sizes, a table is the physics at that size times the ratio of measured to physical
+//! values in the nearest measured tables. The tables are computed on first use, at sizes (rungs) a factor of √2 apart.
 
 use crate::intra::IntraTables;
 use crate::model::{Model, SizeTables};
@@ -9,11 +9,11 @@ use crate::shares::HostShareTable;
 use std::sync::OnceLock;
 use topology::Bytes;
 
-/// The first rung, 1 KiB, and the number of rungs, up to 1 TiB; `ln` of a step.
+/// `ln` of the first rung, 1 KiB. The rungs end at 1 TiB.
 const FIRST_LN: f64 = 10.0 * std::f64::consts::LN_2;
 const RUNGS: usize = 61;
 const STEP_LN: f64 = 0.5 * std::f64::consts::LN_2;
-/// Relative deviation of a prediction, for each factor of `e` between its size and the nearest measured one.
+/// Relative standard deviation of a prediction per factor of `e` between its size and the nearest measured size.
 const SD_PER_LN: f64 = 0.06;
 
 /// The rungs of a model.
@@ -33,7 +33,7 @@ fn ln(size: Bytes) -> f64 {
 }
 
 impl Model {
-    /// The measured tables nearest to a size, and how far its logarithm is from theirs.
+    /// The measured tables nearest to a size, and the distance between the logarithms of the two sizes.
     fn nearest_measured(&self, size: Bytes) -> (&SizeTables, f64) {
         let off = |t: &SizeTables| (ln(t.size) - ln(size)).abs();
         let nearest = self.tables.iter().min_by(|a, b| off(a).total_cmp(&off(b)));
@@ -46,7 +46,8 @@ impl Model {
         self.nearest_measured(size).0
     }
 
-    /// The tables for a size: measured ones, else those of the nearest rung. O(1), but for the first time that a rung is asked for.
+    /// The tables for a size: measured if available, otherwise those of the nearest rung. O(1), except for the first
+    /// request of a rung.
     pub fn tables(&self, size: Bytes) -> &SizeTables {
         let (nearest, off) = self.nearest_measured(size);
         if off <= 0.5 * STEP_LN {
@@ -56,7 +57,7 @@ impl Model {
         self.ladder.rungs[rung as usize].get_or_init(|| self.rung(FIRST_LN + rung * STEP_LN))
     }
 
-    /// Relative deviation that a prediction has besides its own because its size was not measured.
+    /// Additional relative standard deviation of a prediction at a size that was not measured.
     pub(crate) fn size_sd(&self, size: Bytes) -> f64 {
         SD_PER_LN * self.nearest_measured(size).1
     }

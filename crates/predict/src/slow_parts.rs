@@ -1,11 +1,14 @@
-//! The search for parts of the network that are slower than their kind: rails, switches with their hosts, hosts, NICs.
+//! The search for network parts that are slower than others of their kind: rails, switches with their hosts, hosts,
+//! NICs.
 //!
-//! Parts are found one after the other. Each round asks which part, at which share of its rate, explains the readings best: the physics
-//! gives the bandwidth of every reading that the part touches, and residuals `ln(busbw / bound)` have Student's t distribution around one
-//! offset per class of jobs, so that a few bad readings decide nothing. A part must pay for the number of its kind, and must still pay
-//! without the two readings that gain most by it.
+//! The search finds one part per round. Each round picks the part, and the share of its rate, that explains the
+//! readings best. The physics predicts the bandwidth of every reading that the part touches. Residuals `ln(busbw /
+//! bound)` follow Student's t distribution around one offset per class of jobs, so that a few bad readings do not
+//! decide. A part must gain more than a price that grows with the number of parts of its kind, and must still gain
+//! enough without the two readings that gain most.
 //!
-//! Cost: readings that a part touches x factors x one estimate, for parts that three low readings touch; a healthy site has few of them.
+//! Cost: touched readings x factors x one estimate, for each part that at least three low readings touch. A healthy
+//! site has few such parts.
 
 use crate::calibrate::CalibrationReading;
 use crate::rates::{Part, RatedCluster, SlowPart, slow_down};
@@ -13,32 +16,36 @@ use fabric::{Fabric, FabricTables};
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, HostId};
 
-/// Shares of its rate that a slow part may have. A part at more is left to the Gaussian process.
+/// Candidate shares of its rate for a slow part. The Gaussian process corrects for parts at higher shares.
 const FACTORS: [f64; 9] = [0.03, 0.07, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75];
-/// The factors that choose which parts are looked at closely, and how many are.
+/// Factors of the first pass, which ranks the parts; the best [`CLOSELY`] parts enter the second pass.
 const COARSE: [f64; 3] = [0.15, 0.4, 0.7];
 const CLOSELY: usize = 8;
-/// The best factor is refined by steps of this (of the logarithm), so many to either side.
+/// Step (in the logarithm) and number of steps to either side when the best factor is refined.
 const REFINE: (f64, i32) = (0.04, 4);
-/// Most parts that are found.
+/// Maximum number of parts found.
 const FOUND_MAX: usize = 24;
-/// Fewest readings over several hosts.
+/// Minimum number of multi-host readings.
 const READINGS_MIN: usize = 12;
-/// A part is looked at if so many readings that it touches are low, and this share of them.
+/// Minimum number of low readings among those that a part touches, and their minimum share, for the part to be
+/// examined.
 const LOW: (usize, f64) = (3, 0.25);
-/// A reading so many deviations below its expectation is low.
+/// A reading more than this many standard deviations below its expectation is low.
 const LOW_SDS: f64 = 2.5;
-/// Range of the deviation of ordinary readings around the physics.
+/// Range of the standard deviation of ordinary readings around the physics.
 const SD: (f64, f64) = (0.03, 0.12);
 /// Degrees of freedom of Student's t distribution.
 const FREEDOM: f64 = 4.0;
-/// Deviation of the offset of a class of jobs from the physics.
+/// Prior standard deviation of the offset of a class of jobs from the physics.
 const OFFSET_SD: f64 = 0.1;
-/// Where the offset of a class is so low, most of its jobs may touch a slow part: then rails and switches are looked at without low readings.
+/// If any class's offset is below this, a slow part may touch most of its jobs: rails and switches are then examined
+/// even without low readings.
 const OFFSET_LOW: f64 = -0.05;
-/// Quantiles of the residuals of a class from which its offset is looked for: most jobs of a class may touch a slow part.
+/// Quantiles of a class's residuals at which the search for its offset starts: a slow part may touch most jobs of a
+/// class.
 const STARTS: [f64; 4] = [0.5, 0.7, 0.85, 0.95];
-/// What a part costs, besides the logarithm of the number of parts of its kind: `-ln` of the probability that a site has one.
+/// Price of a part, in addition to the logarithm of the number of parts of its kind: `-ln` of the probability that a
+/// site has one.
 const PRICE: f64 = 5.0;
 /// A reading that a part slows by so much (of the logarithm) shows it.
 const RAISED: f64 = 0.02;
@@ -46,21 +53,21 @@ const RAISED: f64 = 0.02;
 const SAME_READINGS: f64 = 0.6;
 /// See [`SAME_READINGS`].
 const UNTOLD: f64 = 3.0;
-/// A part must pay without so many readings.
+/// Number of readings that are left out when a part's gain is checked: those that gain most.
 const WITHOUT: usize = 2;
 
-/// One reading, as the search sees it.
+/// One reading, prepared for the search.
 struct Seen {
     allocation: Allocation,
     size: Bytes,
     ln_busbw: f64,
-    /// Bandwidth of its weakest host, GB/s.
+    /// Bandwidth of the reading's weakest host, GB/s.
     inside_gb_per_s: f64,
-    /// Jobs of one class have one offset.
+    /// Jobs of one class share one offset.
     class: usize,
 }
 
-/// Residuals with the offsets of their classes.
+/// Residuals, the offsets of their classes, and the total cost.
 struct Explained {
     residuals: Vec<f64>,
     offsets: Vec<f64>,
@@ -75,7 +82,7 @@ struct Search<'a> {
     sd: f64,
 }
 
-/// The NICs of a part, and the readings that they touch.
+/// A candidate part: its NICs and the readings that it touches.
 struct Suspect {
     part: Part,
     nics: Vec<(HostId, u32)>,
@@ -105,7 +112,7 @@ impl Explanation {
     }
 }
 
-/// The slow parts of a cluster at these rates, that which explains most first. Deterministic.
+/// The slow parts of a cluster at these rates, in the order found: the part with the largest gain first. Deterministic.
 pub(crate) fn find(
     site: &RatedCluster,
     tables: &FabricTables,
@@ -171,7 +178,7 @@ impl<'a> Search<'a> {
         (0..self.seen.len()).map(|i| self.residual(i, &fabric)).collect()
     }
 
-    /// The offsets that fit residuals best, and what all together cost.
+    /// The offsets that fit the residuals best, and the total cost.
     fn explain(&self, residuals: Vec<f64>) -> Explained {
         let mut offsets = vec![0.0; self.classes];
         let mut cost = 0.0;
@@ -191,7 +198,7 @@ impl<'a> Search<'a> {
         Explained { residuals, offsets, cost }
     }
 
-    /// The offset of one class near a start, and the cost of the class.
+    /// The best offset of one class near `start`, and the cost of the class.
     fn settle(&self, residuals: &[f64], start: f64) -> (f64, f64) {
         let mut offset = start;
         for _ in 0..6 {
@@ -218,7 +225,7 @@ impl<'a> Search<'a> {
         e.residuals[i] - e.offsets[self.seen[i].class]
     }
 
-    /// Deviation of ordinary readings: of those above their offset, since slow parts lower the others.
+    /// Standard deviation of ordinary readings, from the residuals above their offset: slow parts lower the others.
     fn deviation(&self, e: &Explained) -> f64 {
         let above: Vec<f64> = (0..self.seen.len()).map(|i| self.off(e, i)).filter(|r| *r >= 0.0).collect();
         if above.is_empty() {
@@ -227,7 +234,8 @@ impl<'a> Search<'a> {
         (stats::MAD_TO_SD * stats::upper_median(&above)).clamp(SD.0, SD.1)
     }
 
-    /// The part that explains most, its factor, and the readings with it; `None` if no part pays.
+    /// The part with the largest gain, its factor, and the readings explained with it; `None` if no part gains more
+    /// than its price.
     fn best(&self, site: &RatedCluster, now: &Explained) -> Option<(Suspect, f64, Explained)> {
         let mut work = site.cluster.clone();
         let mut coarse: Vec<(f64, Suspect)> = self
@@ -264,7 +272,7 @@ impl<'a> Search<'a> {
         near.map(|f| (f, self.with(work, suspect, f, now))).fold(first, better).into()
     }
 
-    /// True if most readings, and not just the few that gain most, pay for a part.
+    /// True if a part still gains enough without the [`WITHOUT`] readings that gain most.
     fn pays_without_some(&self, now: &Explained, with: &Explained, price: f64) -> bool {
         let gain = |i| self.price_of(self.off(now, i)) - self.price_of(self.off(with, i));
         let mut gains: Vec<f64> = (0..self.seen.len()).map(gain).collect();
@@ -272,7 +280,7 @@ impl<'a> Search<'a> {
         gains.iter().skip(WITHOUT).sum::<f64>() > 0.5 * price
     }
 
-    /// The readings with a part at a share of its rate.
+    /// The readings explained with a part at the share `factor` of its rate.
     fn with(&self, work: &mut Cluster, suspect: &Suspect, factor: f64, now: &Explained) -> Explained {
         let before: Vec<Vec<f64>> = suspect.nics.iter().map(|n| work.hosts[n.0.index()].nic_health.clone()).collect();
         slow_down(work, &suspect.nics, factor);
@@ -292,7 +300,7 @@ impl<'a> Search<'a> {
         if !most && low.iter().filter(|l| **l).count() < LOW.0 {
             return Vec::new();
         }
-        // A part by its kind (0 rail, 1 switch, 2 rail below a switch, 3 host, 4 NIC) and place.
+        // Key of a part: its kind (0 rail, 1 switch, 2 rail below a switch, 3 host, 4 NIC) and its indices.
         let mut touched: HashMap<(u8, u32, u32), Vec<u32>> = HashMap::new();
         let mut touch = |key, i: usize| {
             let list = touched.entry(key).or_default();

@@ -1,9 +1,9 @@
 //! Statistics of small samples for all crates: order statistics, robust spread, the normal distribution, two-sample tests.
 //!
-//! The plugins that training processes load use this crate, so it has no dependencies. Slices are samples in any order unless a name
-//! says `sorted`. Empty samples have no median, quantile or mean: the result is NaN; [`median_or`] gives another value.
-//! Values are ordered by `f64::total_cmp`, so NaN among them counts as the largest (or, with its sign set, the smallest) and no function
-//! panics; infinite values are values.
+//! The plugins that training processes load use this crate, so it has no dependencies. Slices hold samples in any order
+//! unless a name contains `sorted`. The median, quantile and mean of an empty sample are NaN; [`median_or`] returns a
+//! given value. Values are ordered by `f64::total_cmp`: NaN counts as the largest value (with its sign set, as the
+//! smallest). Infinite values are valid, and no function panics.
 
 #[cfg(any(test, feature = "random"))]
 pub mod random;
@@ -19,7 +19,8 @@ pub fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     let low = at.floor() as usize;
     let (below, above) = (sorted[low], sorted[(low + 1).min(last)]);
     let weight = at - low as f64;
-    // Scores count events that never happened as infinite: 0 times infinity, and infinity minus itself, are NaN.
+    // Scores of events that never happened are infinite. Interpolation would give NaN: 0 times infinity, or infinity
+    // minus infinity.
     if weight == 0.0 || below == above { below } else { below + (above - below) * weight }
 }
 
@@ -54,7 +55,7 @@ pub fn median_or(values: &[f64], empty: f64) -> f64 {
     if values.is_empty() { empty } else { median(values) }
 }
 
-/// The middle value, for an even number of values the upper one: always one of the values. O(n log n).
+/// The middle value; for an even number of values the upper of the two. Always one of the values. O(n log n).
 pub fn upper_median(values: &[f64]) -> f64 {
     upper_median_of_sorted(&sorted(values))
 }
@@ -64,8 +65,8 @@ pub fn upper_median_of_sorted(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The value nearest to the q-quantile (0 to 1) of sorted values, always one of them: the value of rank (n - 1) q, rounded. For tables of
-/// run times. NaN for an empty sample.
+/// The value of rank (n - 1) q, rounded, for q from 0 to 1: always one of the values. Used for tables of run times. NaN
+/// for an empty sample.
 pub fn nearest_quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     sorted[(q.clamp(0.0, 1.0) * last as f64).round() as usize]
@@ -101,7 +102,8 @@ pub fn iqr(values: &[f64]) -> f64 {
     quantile_of_sorted(&s, 0.75) - quantile_of_sorted(&s, 0.25)
 }
 
-/// The values, in their order, without those outside [Q1 - 1.5 IQR, Q3 + 1.5 IQR] (outlier rule of Bandit-Guided NCCL Tuning).
+/// The values, in their order, without those outside [Q1 - 1.5 IQR, Q3 + 1.5 IQR] (outlier rule of Bandit-Guided NCCL
+/// Tuning).
 pub fn iqr_trimmed(values: &[f64]) -> Vec<f64> {
     let s = sorted(values);
     let (q1, q3) = (quantile_of_sorted(&s, 0.25), quantile_of_sorted(&s, 0.75));
@@ -109,13 +111,13 @@ pub fn iqr_trimmed(values: &[f64]) -> Vec<f64> {
     values.iter().copied().filter(|x| (q1 - reach..=q3 + reach).contains(x)).collect()
 }
 
-/// The mean of the values that [`iqr_trimmed`] keeps; the bandit of Bandit-Guided NCCL Tuning ranks arms by it.
+/// The mean of the values that [`iqr_trimmed`] keeps. The bandit of Bandit-Guided NCCL Tuning ranks arms by it.
 pub fn iqr_trimmed_mean(values: &[f64]) -> f64 {
     mean(&iqr_trimmed(values))
 }
 
-/// The chance that a standard normal exceeds `z`: a series near 0, a continued fraction outside; relative error below 1e-12 up to
-/// z = 30.
+/// Probability that a standard normal variable exceeds `z`. Uses a series near 0 and a continued fraction outside; the
+/// relative error is below 1e-12 up to z = 30.
 pub fn normal_tail(z: f64) -> f64 {
     if z.is_nan() {
         return f64::NAN;
@@ -139,7 +141,7 @@ pub fn normal_tail(z: f64) -> f64 {
     density / fraction
 }
 
-/// The chance that a standard normal lies below `z`.
+/// Probability that a standard normal variable is below `z`.
 pub fn normal_cdf(z: f64) -> f64 {
     normal_tail(-z)
 }
@@ -149,20 +151,20 @@ pub fn normal_density(z: f64) -> f64 {
     (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
-/// Largest sample of the exact Mann-Whitney distribution.
+/// Maximum sample size for the exact Mann-Whitney distribution.
 pub const EXACT_MAX: usize = 25;
 
-/// One-sided Mann-Whitney U test: the chance, if both samples came from one distribution, that `smaller` lies below `larger` at
-/// least as clearly as it does. Exact (all arrangements counted) when nothing is tied and both have at most [`EXACT_MAX`] values;
-/// otherwise the normal approximation with the correction for ties and for continuity. 1 when a sample is empty or all are equal.
-/// O((n + m) log (n + m)), exact O(n m (n + m)).
+/// One-sided Mann-Whitney U test: the probability, if both samples come from one distribution, that `smaller` lies at
+/// least as far below `larger` as observed. Exact (all arrangements counted) if there are no ties and both samples have
+/// at most [`EXACT_MAX`] values; otherwise the normal approximation with corrections for ties and continuity. 1 if a
+/// sample is empty or all values are equal. O((n + m) log (n + m)); O(n m (n + m)) if exact.
 pub fn mann_whitney_below(smaller: &[f64], larger: &[f64]) -> f64 {
     let (n, m) = (smaller.len(), larger.len());
     if n == 0 || m == 0 {
         return 1.0;
     }
     let ranks = Ranks::of(smaller, larger);
-    // U counts pairs in which `smaller` is the greater one, ties half: small U speaks for "below".
+    // U counts pairs in which `smaller` has the greater value; ties count half. A small U supports "below".
     let u = ranks.sum_of_first - (n * (n + 1)) as f64 / 2.0;
     if ranks.tie_term == 0.0 && n <= EXACT_MAX && m <= EXACT_MAX {
         return exact_at_most(n, m, u as usize);
@@ -204,10 +206,11 @@ impl Ranks {
     }
 }
 
-/// P(U <= u) over all arrangements of n and m untied values: f(n, m, u) = f(n-1, m, u-m) + f(n, m-1, u), divided through.
+/// P(U <= u) over all arrangements of n and m untied values: f(n, m, u) = f(n-1, m, u-m) + f(n, m-1, u), as
+/// probabilities.
 fn exact_at_most(n: usize, m: usize, u: usize) -> f64 {
     let size = n * m + 1;
-    // probability[j][u] for the current i: the chance of U = u with i and j values.
+    // probability[j][u] for the current i: the probability of U = u with i and j values.
     let mut row: Vec<Vec<f64>> = (0..=m).map(|_| point_mass(size)).collect();
     for i in 1..=n {
         let mut next: Vec<Vec<f64>> = Vec::with_capacity(m + 1);
@@ -233,8 +236,8 @@ fn point_mass(size: usize) -> Vec<f64> {
     out
 }
 
-/// Cliff's delta in the direction of the test: P(smaller < larger) - P(smaller > larger) over all pairs, -1 to 1; 0 when a sample
-/// is empty. O((n + m) log (n + m)).
+/// Cliff's delta in the direction of the test: P(smaller < larger) - P(smaller > larger) over all pairs, from -1 to 1.
+/// 0 if a sample is empty. O((n + m) log (n + m)).
 pub fn cliffs_delta_below(smaller: &[f64], larger: &[f64]) -> f64 {
     let pairs = (smaller.len() * larger.len()) as f64;
     if pairs == 0.0 {
@@ -245,8 +248,9 @@ pub fn cliffs_delta_below(smaller: &[f64], larger: &[f64]) -> f64 {
     1.0 - 2.0 * u / pairs
 }
 
-/// Split-half agreement: true if `smaller` has the lower median in both halves, each trimmed separately. False if a half is empty. The
-/// caller splits, before any trimming: dropping a value first would move all later values to the other half.
+/// Split-half agreement: true if `smaller` has the lower median in both halves, each trimmed separately. False if a
+/// half is empty. The caller must split the samples before trimming, because dropping a value first would shift later
+/// values to the other half.
 pub fn halves_agree_below(smaller: [&[f64]; 2], larger: [&[f64]; 2]) -> bool {
     let middle = |half: &[f64]| median(&iqr_trimmed(half));
     smaller.iter().zip(&larger).all(|(s, l)| middle(s) < middle(l)) // a comparison with NaN is false

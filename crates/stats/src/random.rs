@@ -1,7 +1,7 @@
 //! A small deterministic stream of random numbers: xoshiro256** seeded through SplitMix64 (Blackman and Vigna, public domain).
 //!
-//! For simulations, trials and tests, not for secrets. The generator is implemented here so that a seed gives the same stream in every
-//! version; a test pins the streams.
+//! For simulations, trials and tests, not for secrets. The generator is implemented here so that a seed gives the same
+//! stream in every version; a test checks the streams.
 
 /// One step of SplitMix64: advances `state` and returns its mix.
 pub fn split_mix(state: &mut u64) -> u64 {
@@ -12,8 +12,8 @@ pub fn split_mix(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A standard normal number from two uniform ones in [0, 1) (Box and Muller, the cosine half). For streams that are pinned, where the
-/// sampler of `rand_distr`, which takes another number of draws, would change every number after it.
+/// A standard normal number from two uniform numbers in [0, 1) (Box and Muller, the cosine half). Streams with fixed
+/// values use this function: `rand_distr` takes a different number of draws, which would change all later numbers.
 pub fn box_muller(u: f64, v: f64) -> f64 {
     (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos() // 1 - u is in (0, 1]: the logarithm is finite
 }
@@ -31,7 +31,7 @@ impl Random {
         Random { state: std::array::from_fn(|_| split_mix(&mut s)) }
     }
 
-    /// The stream of a seed and a name: streams of different names are independent.
+    /// The stream of a seed and a stream number. Streams with different numbers are independent.
     pub fn of(seed: u64, stream: u64) -> Self {
         let mut s = seed;
         let mixed = split_mix(&mut s) ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -62,7 +62,7 @@ impl Random {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
-    /// Standard normal, by two draws.
+    /// Standard normal; uses two draws.
     pub fn normal(&mut self) -> f64 {
         let u = self.unit();
         box_muller(u, self.unit())
@@ -92,7 +92,7 @@ mod tests {
         let mut s = 1_234_567;
         let first: Vec<u64> = (0..3).map(|_| split_mix(&mut s)).collect();
         assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
-        // xoshiro256** from the state 1, 2, 3, 4: as other implementations give it.
+        // xoshiro256** from the state 1, 2, 3, 4: the values of other implementations.
         let mut r = Random { state: [1, 2, 3, 4] };
         assert_eq!([r.bits(), r.bits(), r.bits(), r.bits()], [11_520, 0, 1_509_978_240, 1_215_971_899_390_074_240]);
     }

@@ -9,7 +9,7 @@ fn values() -> impl Strategy<Value = Vec<f64>> {
     proptest::collection::vec((0u32..40).prop_map(|v| f64::from(v) * 0.5 + 1.0), 1..30)
 }
 
-/// The definition: counts every arrangement of the pooled values.
+/// Reference by definition: counts every arrangement of the pooled values.
 fn by_all_arrangements(first: &[f64], second: &[f64]) -> f64 {
     let u = |a: &[f64], b: &[f64]| -> f64 {
         a.iter()

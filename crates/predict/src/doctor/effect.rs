@@ -13,7 +13,7 @@ use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 pub enum Component {
     /// The whole host.
     Host(HostId),
-    /// All traffic that leaves a host: its cables, its switch port, a setting.
+    /// All network traffic of a host: its cables, its switch port, a setting.
     HostNetwork(HostId),
     /// One NIC, by its index on the host.
     Nic(HostId, u8),
@@ -24,7 +24,7 @@ pub enum Component {
 }
 
 impl Component {
-    /// Its host.
+    /// The host of the component.
     pub fn host(self) -> HostId {
         match self {
             Component::Host(h)
@@ -34,7 +34,7 @@ impl Component {
             | Component::Link(h, _, _) => h,
         }
     }
-    /// `host`, `network`, `nic`, `gpu` or `link`.
+    /// The kind: `host`, `network`, `nic`, `gpu` or `link`.
     pub fn kind(self) -> &'static str {
         match self {
             Component::Host(_) => "host",
@@ -68,7 +68,7 @@ impl Component {
             _ => None,
         }
     }
-    /// The GPUs that a job must avoid so that the component cannot slow it.
+    /// The GPUs that a job must avoid to be unaffected by the component.
     pub fn gpus(self, cluster: &Cluster) -> GpuMask {
         let ty = cluster.type_of(self.host());
         match self {
@@ -81,7 +81,7 @@ impl Component {
         }
     }
 
-    /// In words: `NIC mlx5_3 of n1`.
+    /// Name for people: `NIC mlx5_3 of n1`.
     pub fn name(self, cluster: &Cluster) -> String {
         let host = &cluster.host(self.host()).name;
         match self {
@@ -118,68 +118,69 @@ impl Component {
     }
 }
 
-/// A ring of this many GPUs uses the link of every pair; a larger ring can avoid a slow link.
+/// Maximum number of GPUs of a ring that uses the link of every pair. A larger ring can avoid a slow link.
 const RING_USES_ALL: usize = 3;
 
 fn pairs(mask: GpuMask) -> impl Iterator<Item = (u8, u8)> {
     mask.iter().flat_map(move |a| mask.iter().filter(move |b| a < *b).map(move |b| (a as u8, b as u8)))
 }
 
-/// Up to this many hosts, the order of hosts and single NICs distinguish allocations. In larger ones, hosts with the same
-/// type and GPUs are interchangeable, and so are the NICs of one rate: a ring of many hosts crosses each of them alike.
+/// Maximum number of hosts for which the order of hosts and the individual NICs distinguish allocations. In larger
+/// allocations, hosts with the same type and GPUs are interchangeable, and so are NICs of equal rate: a ring of many
+/// hosts crosses each of them in the same way.
 pub(super) const ORDERED_HOSTS_MAX: usize = 8;
-/// Most shapes of allocations whose estimates are kept: a site has thousands (48 bytes and 8 per host each).
+/// Maximum number of allocation shapes with cached estimates: a site has thousands (48 bytes each, plus 8 per host).
 const SHAPES_MAX: usize = 1 << 16;
-/// Most estimates with a slow component that are kept (40 bytes each).
+/// Maximum number of cached estimates with a slow component (40 bytes each).
 const SLOWED_MAX: usize = 1 << 19;
-/// The shape of an allocation that the cache has no room for.
+/// Marks an allocation whose shape did not fit into the cache.
 const NO_SHAPE: u32 = u32::MAX;
 
-/// The part of a host that is slow, for jobs over several hosts.
+/// The slow part of a host, for multi-host jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum SlowPart {
     /// All NICs.
     Network,
     /// One NIC.
     Nic(u8),
-    /// One GPU of those that the job uses.
+    /// One of the GPUs that the job uses.
     Gpu,
 }
 
-/// What all effects on one allocation share.
+/// Values that all effects on one allocation share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Prepared {
     shape: u32,
     /// Estimate of the healthy allocation, GB/s.
     healthy_gb_per_s: f64,
-    /// Intra bandwidth of the weakest host, its place among the hosts, and the intra bandwidth of the weakest of the others.
+    /// Intra bandwidth of the weakest host, the index of that host, and the lowest intra bandwidth of the other hosts.
     inside_gb_per_s: f64,
     weakest: usize,
     inside_of_others_gb_per_s: f64,
 }
 
-/// Estimates that effects reuse. Two allocations have one shape if their hosts have, in order, the same types, GPUs and health: without
-/// shared links the physics gives them the same bandwidth.
+/// Estimates that effects reuse. Two allocations have the same shape if their hosts have, in order, the same types,
+/// GPUs and health. Without shared links the physics gives both the same bandwidth.
 #[derive(Debug, Default)]
 pub(super) struct EffectCache {
     shapes: HashMap<Box<[u64]>, u32, FxBuildHasher>,
-    /// By shape: the estimate without any slow component and without shared links, GB/s.
+    /// By shape: the estimate without slow components and without shared links, GB/s.
     healthy: Vec<f64>,
-    /// By shape, place of the host and slow part, and bits of the factor: the same with the slow component.
+    /// By shape, host index and slow part, and bits of the factor: the same estimate with the slow component.
     slowed: HashMap<(u32, u32, u64), f64, FxBuildHasher>,
-    /// Estimates that the physics computed.
+    /// Number of estimates that the physics computed.
     pub(super) estimates: Cell<u64>,
-    /// The cluster without shared links, once it was needed.
+    /// The cluster without shared links; set on first use.
     flat: Option<Cluster>,
 }
 
 impl EffectCache {
-    /// True without room for more shapes.
+    /// True if there is no room for more shapes.
     pub(super) fn is_full(&self) -> bool {
         self.healthy.len() >= SHAPES_MAX
     }
 
-    /// Drops all estimates; what was prepared with them is void.
+    /// Drops all estimates and invalidates everything prepared with them.
     pub(super) fn clear(&mut self) {
         self.shapes.clear();
         self.healthy.clear();
@@ -189,29 +190,30 @@ impl EffectCache {
 
 /// Effects of slow components, by the physics of a model's cluster.
 ///
-/// Links that hosts share (tiers, links of host pairs) cap a job with and without the slow component. The estimates with a slow component
-/// are made without these links and capped by the healthy estimate with them, so that equal jobs in different places share them.
+/// Links that hosts share (tiers, links of host pairs) cap a job with and without the slow component. The estimates
+/// with a slow component ignore these links and are capped by the healthy estimate, which includes them. Equal jobs in
+/// different places can therefore share estimates.
 pub struct Effects<'m> {
     model: &'m Model,
     collective: Collective,
     cluster: Cow<'m, Cluster>,
-    /// By host: equal for hosts of one type and health.
+    /// By host: a number that is equal for hosts of equal type and health.
     kinds: Cow<'m, [u32]>,
-    /// The cluster without shared links. One host has slow NICs during an estimate.
+    /// The cluster without shared links. During an estimate one host has slow NICs.
     flat: RefCell<Cluster>,
     shared_links: bool,
     cache: RefCell<EffectCache>,
 }
 
 impl<'m> Effects<'m> {
-    /// Effects in `cluster`, which has the hosts of the model's. O(hosts).
+    /// Effects in `cluster`, which must have the same hosts as the model's cluster. O(hosts).
     pub fn new(cluster: &Cluster, model: &'m Model) -> Self {
         let kinds = Cow::Owned(RatedCluster::kinds_of(cluster));
         Effects::of_parts(Cow::Owned(cluster.clone()), kinds, model, EffectCache::default())
     }
 
-    /// The effects in the model's own cluster, at the rates that it learned, with the estimates of earlier ones of the same model. O(1) from
-    /// the second time on.
+    /// Effects in the model's own cluster, at the learned rates, with the cached estimates of an earlier `Effects` of
+    /// the same model. O(1) from the second call on.
     pub(super) fn with_cache(model: &'m Model, cache: EffectCache) -> Self {
         Effects::of_parts(Cow::Borrowed(&model.site.cluster), Cow::Borrowed(model.site.kinds()), model, cache)
     }
@@ -235,7 +237,7 @@ impl<'m> Effects<'m> {
         }
     }
 
-    /// The estimates, for the next `Effects`.
+    /// Returns the cache, for the next `Effects`.
     pub(super) fn into_cache(self) -> EffectCache {
         EffectCache { flat: Some(self.flat.into_inner()), ..self.cache.into_inner() }
     }
@@ -245,13 +247,14 @@ impl<'m> Effects<'m> {
         &self.cluster
     }
 
-    /// How many estimates the physics computed so far.
+    /// Number of estimates that the physics has computed.
     pub fn estimates(&self) -> u64 {
         self.cache.borrow().estimates.get()
     }
 
-    /// Logarithm of the share of an allocation's bandwidth that is left when `component` has the share `factor` of its rate; 0 where the
-    /// component does not matter, and where the model's predictions count on its being slow. O(hosts) if the estimate is known, else two estimates.
+    /// Logarithm of the remaining share of an allocation's bandwidth when `component` runs at the share `factor` of its
+    /// rate. 0 if the component does not affect the allocation, or if the model's predictions already include its
+    /// slowness. O(hosts) if the estimate is cached, otherwise two estimates.
     pub fn of(&self, component: Component, factor: f64, allocation: &Allocation, size: Bytes) -> f64 {
         let h = component.host();
         let mask = allocation.mask(h);
@@ -269,7 +272,7 @@ impl<'m> Effects<'m> {
         }
     }
 
-    /// The effect of `component` on a job with the GPUs `mask` of its host, whose NICs are `nics`.
+    /// The effect of `component` on a job with the GPUs `mask` and the NICs `nics` on the component's host.
     pub(super) fn slow_part(component: Component, mask: GpuMask, nics: u32, hosts: usize) -> Touch {
         let several = hosts > 1;
         match component {
@@ -292,7 +295,8 @@ impl<'m> Effects<'m> {
         }
     }
 
-    /// What the effects on an allocation share. O(hosts), and an estimate where the shape is new or links are shared.
+    /// The values shared by all effects on an allocation. O(hosts), plus one estimate if the shape is new or links are
+    /// shared.
     pub(super) fn prepare(&self, allocation: &Allocation, size: Bytes) -> Prepared {
         if allocation.host_count() < 2 {
             return Prepared::default();
@@ -345,7 +349,8 @@ impl<'m> Effects<'m> {
         self.model.fabric.on(cluster).estimate(allocation, self.collective, size).busbw.gb_per_s()
     }
 
-    /// The first host of an allocation on which a slow part has the same effect as on its host number `at`, and the part there.
+    /// The first host of an allocation on which a slow part has the same effect as on host number `at`, and the
+    /// corresponding part there.
     pub(super) fn like(&self, part: SlowPart, allocation: &Allocation, at: usize, size: Bytes) -> (usize, SlowPart) {
         let parts = allocation.parts();
         if parts.len() <= ORDERED_HOSTS_MAX {
@@ -381,8 +386,8 @@ impl<'m> Effects<'m> {
         (first, part)
     }
 
-    /// The effect of a slow part of host number `at` on an allocation over hosts, where the smaller of the weakest host and the network
-    /// decides.
+    /// The effect of a slow part of host number `at` on a multi-host allocation, whose bandwidth is the minimum of its
+    /// weakest host and the network.
     pub(super) fn across(
         &self,
         p: &Prepared,
@@ -450,10 +455,10 @@ impl<'m> Effects<'m> {
 /// The effect of a component on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touch {
-    /// None.
+    /// No effect.
     Not,
-    /// All of the job runs at the component's rate.
+    /// The whole job runs at the component's rate.
     Whole,
-    /// A part of one of several hosts is slow.
+    /// One host of several has a slow part.
     Part(SlowPart),
 }

@@ -7,100 +7,103 @@ use crate::shares::HostShare;
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
-/// Fewest readings over several hosts that a process is fitted on.
+/// Minimum number of multi-host readings for fitting a Gaussian process.
 pub const FIT_MIN: usize = 12;
-/// Fewest comparable readings that make a class.
+/// Minimum number of comparable readings in a class.
 const CLASS_MIN: usize = 3;
-/// Least deviation of a reading.
+/// Minimum standard deviation of a reading.
 const SD_MIN: f64 = 0.01;
-/// A reading of one host is low if it is so many deviations, and at least so much (of the logarithm), below its class.
+/// A single-host reading is low if it is this many standard deviations below its class, and at least [`LOW_MIN`] (of
+/// the logarithm).
 const LOW_SDS: f64 = 3.0;
 /// See [`LOW_SDS`].
 const LOW_MIN: f64 = 0.05;
-/// Fewest subsets of a host that tell its own level.
+/// Minimum number of subsets of a host for its own level.
 const LEVEL_READINGS_MIN: usize = 8;
-/// Range of the standard deviation of the levels of healthy hosts, and how many of them are ordinary.
+/// Range of the standard deviation of healthy hosts' levels, and the number of deviations that is ordinary.
 const LEVEL_SD: (f64, f64) = (0.01, 0.025);
 const ORDINARY_SDS: f64 = 3.0;
 /// Range of the standard deviation between healthy hosts of one type.
 const HOST_SD: (f64, f64) = (0.01, 0.04);
 
-/// The bandwidth of one allocation, read once or several times in a row on one level.
+/// The bandwidth of one allocation, measured once or several times in a row at one level.
 #[derive(Clone, Debug)]
 pub struct Evidence {
     pub allocation: Allocation,
     pub size: Bytes,
     /// Mean logarithm of the bus bandwidth, GB/s.
     pub ln_busbw: f64,
-    /// When the first of the readings was taken, seconds since 1970; minus infinity where unknown.
+    /// Time of the first of the readings, seconds since 1970; minus infinity if unknown.
     pub at_unix_s: f64,
 }
 
-/// How far a reading is from its expectation.
+/// Difference between a reading and its expectation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residual {
     /// `ln(got / expected)`.
     pub ln_ratio: f64,
     /// Standard deviation of ordinary readings.
     pub sd: f64,
-    /// The class whose median is the expectation; `None` where a model or other hosts give the expectation.
+    /// The class whose median is the expectation; `None` if a model or other hosts give the expectation.
     pub class: Option<usize>,
 }
 
-/// The expectation of readings over several hosts.
+/// Source of the expectation of multi-host readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
-    /// The physics, times the median factor of allocations of the same kind.
+    /// The physics times the median factor of allocations of the same kind.
     Classes,
-    /// The model's prediction, with the deviation of single hosts limited to the ordinary.
+    /// The model's prediction, with the effects of single hosts limited to the ordinary range.
     Model,
 }
 
-/// A host against its class.
+/// Deviation of a host from its class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostDeviation {
     /// The host.
     pub host: HostId,
-    /// Distinct readings that touch it.
+    /// Number of distinct readings that touch the host.
     pub readings: usize,
-    /// Median of got over expected.
+    /// Median of measured over expected bandwidth.
     pub ratio: f64,
-    /// Distance from the median host in robust standard deviations of hosts, each with the deviation of its own median.
+    /// Distance from the median host in robust standard deviations between hosts, combined with the standard error of
+    /// the host's own median.
     pub z: f64,
 }
 
-/// The expectation of an allocation and size, as far as the model alone gives it: computed once.
+/// The part of an allocation's expectation that depends on the model alone; computed once per allocation and size.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     /// A job on one host: other hosts give the expectation.
     OneHost,
     /// Logarithm of the expected bandwidth, GB/s.
     Model(f64),
-    /// Logarithm of the bound, GB/s, and the class whose median ratio to the bound completes the expectation: host types, number of hosts
-    /// (at most 3), size.
+    /// Logarithm of the bound, GB/s, and the key of the class (host types, number of hosts up to 3, size). The class's
+    /// median ratio to the bound completes the expectation.
     Class(f64, ClassKey),
 }
 
-/// Allocations over hosts that are compared with each other under [`Baseline::Classes`].
+/// Key of multi-host allocations that are compared with each other under [`Baseline::Classes`].
 pub type ClassKey = (Vec<u16>, usize, Bytes);
 
-/// Expectations of one model; what repeats is computed once. O(hosts) each, and one evaluation of the process for a new split.
+/// Expectations of one model, with repeated parts cached. O(hosts) each, plus one evaluation of the Gaussian process
+/// per new split.
 pub struct Expectations<'m> {
     model: &'m Model,
     baseline: Baseline,
     evaluators: HashMap<Bytes, BatchEvaluator<'m>>,
-    /// By split: how much of the mean is the irregularity of this split.
+    /// By split: the part of the mean that is the split's irregularity.
     irregular: HashMap<Row, f64>,
     /// The effect of each host, and the ordinary deviation between hosts.
     host_effects: Vec<f64>,
     ordinary: f64,
-    /// How many expectations were computed.
+    /// Number of expectations computed.
     pub predictions: u64,
 }
 
-/// A feature vector, bit by bit.
+/// Bit patterns of a feature vector.
 type Row = [u64; FEATURES_MAX];
-/// Most splits whose irregularity is kept.
+/// Maximum number of splits with a cached irregularity.
 const SPLITS_MAX: usize = 1 << 14;
 
 impl<'m> Expectations<'m> {
@@ -136,7 +139,7 @@ impl<'m> Expectations<'m> {
             types.dedup();
             return Expected::Class(analytic.bound_gb_per_s.ln(), (types, parts.len().min(3), size));
         }
-        // A host's own deviation counts as expected only as far as hosts ordinarily differ.
+        // A host's own deviation counts as expected only up to the ordinary difference between hosts.
         let most = 2.0 * self.ordinary;
         let beyond: f64 = host_weights(&parts)
             .map(|(h, w)| {
@@ -144,7 +147,7 @@ impl<'m> Expectations<'m> {
                 w * (b - b.clamp(-most, most))
             })
             .sum();
-        // The irregularity that the model learned for this split does not count either: it may be the defect.
+        // The irregularity that the model learned for this split is removed, too: it may be the defect.
         let own = match model.correction() {
             Correction::Gp(gp) => {
                 let row = model.row(&parts, size, analytic);
@@ -166,7 +169,8 @@ impl<'m> Expectations<'m> {
     }
 }
 
-/// The residuals of readings, given the expectations of all of them; `None` where a reading has no class. O(n log n) additions, no prediction.
+/// The residuals of all readings, given their expectations; `None` if a reading has no class. O(n log n) additions, no
+/// prediction.
 pub fn settle(cluster: &Cluster, all: &[(&Evidence, &Expected)]) -> Vec<Option<Residual>> {
     let mut out = vec![None; all.len()];
     let one_host: Vec<(usize, &Evidence)> =
@@ -194,8 +198,8 @@ pub fn settle(cluster: &Cluster, all: &[(&Evidence, &Expected)]) -> Vec<Option<R
     out
 }
 
-/// Subsets of one host: against the same subset of other hosts of the type, else against subsets that the topology makes equivalent.
-/// O(n log n).
+/// Residuals of single-host subsets: against the same subset of other hosts of the type, or, without such hosts,
+/// against subsets that the topology makes equivalent. O(n log n).
 fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Option<Residual>]) {
     let mut by_mask: HashMap<(usize, Bytes, GpuMask), Vec<(f64, HostId)>> = HashMap::new();
     let mut by_host: HashMap<(HostId, Bytes), Vec<(GpuMask, f64)>> = HashMap::new();
@@ -206,14 +210,14 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
         by_host.entry((h, e.size)).or_default().push((m, e.ln_busbw));
     }
     by_mask.values_mut().for_each(|v| v.sort_by(|a, b| a.0.total_cmp(&b.0)));
-    // By class: the places of every host's readings, so that a host's own readings can be left out of the median.
+    // By class: the indices of every host's readings, so that a host's own readings can be left out of the median.
     let mut own: HashMap<(HostId, Bytes, GpuMask), Vec<usize>> = HashMap::new();
     for ((_, size, m), class) in &by_mask {
         for (at, (_, h)) in class.iter().enumerate() {
             own.entry((*h, *size, *m)).or_default().push(at);
         }
     }
-    // Place, residual, and the host if other hosts give the expectation.
+    // Index, residual, and the host if other hosts give the expectation.
     let mut found: Vec<(usize, f64, Option<HostId>)> = Vec::new();
     for &(i, e) in evidence {
         let (h, m) = part(e);
@@ -243,9 +247,9 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
     }
 }
 
-/// By host: how far its subsets together are from those of other hosts, where that is no more than hosts ordinarily differ. Without this a
-/// host that is 5 % slower throughout would pass for one with a slow link wherever noise adds to it. The upper quartile counts, since a slow
-/// GPU lowers more than half of the subsets.
+/// By host: the common offset of its subsets from other hosts, limited to the ordinary difference between hosts.
+/// Without this correction, a host that is 5 % slower throughout would appear to have a slow link wherever noise adds
+/// to the offset. The upper quartile is used, since a slow GPU lowers more than half of the subsets.
 fn own_levels(cluster: &Cluster, residuals: impl Iterator<Item = (HostId, f64)>) -> Vec<f64> {
     let mut of_host: Vec<Vec<f64>> = vec![Vec::new(); cluster.hosts.len()];
     residuals.for_each(|(h, r)| of_host[h.index()].push(r));
@@ -260,7 +264,7 @@ fn own_levels(cluster: &Cluster, residuals: impl Iterator<Item = (HostId, f64)>)
     if known.is_empty() {
         return vec![0.0; of_host.len()];
     }
-    // With few hosts the scatter of all readings says how far quartiles are from each other.
+    // With few hosts, the scatter of all readings gives the scatter of the quartiles.
     let middle = if known.len() >= CLASS_MIN { stats::median(&known) } else { quartile(&all) };
     let ordinary = spread(&known).clamp(LEVEL_SD.0, LEVEL_SD.1);
     let level = |v: &Vec<f64>| {
@@ -270,10 +274,10 @@ fn own_levels(cluster: &Cluster, residuals: impl Iterator<Item = (HostId, f64)>)
     of_host.iter().map(level).collect()
 }
 
-/// The median of a sorted class without the readings at the places `without`, and with `value`. O(places + log n).
+/// The median of a sorted class without the readings at the indices `without`, and with `value`. O(indices + log n).
 fn median_with(class: &[(f64, HostId)], without: &[usize], value: f64) -> f64 {
     let others = class.len() - without.len();
-    // The k-th of the others.
+    // The k-th remaining value.
     let other = |k: usize| without.iter().fold(k, |at, w| if *w <= at { at + 1 } else { at });
     let below = class.partition_point(|v| v.0 < value);
     let rank = below - without.iter().take_while(|w| **w < below).count();
@@ -286,7 +290,7 @@ fn median_with(class: &[(f64, HostId)], without: &[usize], value: f64) -> f64 {
     if n % 2 == 1 { of(n / 2) } else { 0.5 * (of(n / 2 - 1) + of(n / 2)) }
 }
 
-/// Readings of one host that lie far below their class: no healthy host is so slow.
+/// Single-host readings far below their class, lower than any healthy host.
 pub fn low_on_one_host(cluster: &Cluster, evidence: &[Evidence]) -> std::collections::HashSet<(Bytes, Allocation)> {
     let mut out = vec![None; evidence.len()];
     let one_host: Vec<(usize, &Evidence)> =
@@ -297,7 +301,7 @@ pub fn low_on_one_host(cluster: &Cluster, evidence: &[Evidence]) -> std::collect
     evidence.iter().zip(&out).filter_map(of).collect()
 }
 
-/// Hosts against each other.
+/// Compares hosts with each other.
 pub fn hosts<'e>(
     cluster: &Cluster,
     readings: impl Iterator<Item = (&'e Evidence, Option<Residual>)>,
@@ -329,12 +333,12 @@ pub fn hosts<'e>(
     out
 }
 
-/// Median; 0 of nothing. O(n); reorders the values.
+/// Median; 0 for an empty slice. O(n); reorders the values.
 pub fn median(v: &mut [f64]) -> f64 {
     stats::median_or(v, 0.0)
 }
 
-/// Robust standard deviation around the median; 0 of nothing.
+/// Robust standard deviation around the median; 0 for an empty slice.
 fn spread(v: &[f64]) -> f64 {
     if v.is_empty() { 0.0 } else { stats::mad_sd(v) }
 }

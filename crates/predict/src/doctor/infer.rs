@@ -1,35 +1,35 @@
-//! The probabilities: densities of residuals, priors, and what a defect is.
+//! The probabilities of defects: densities of residuals and priors.
 
 use super::effect::{Component, Effects};
 use super::evidence::Evidence;
 
-/// Shares of its rate that a slow component may have.
+/// Candidate shares of its rate for a slow component.
 pub const FACTORS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88];
 /// Share of outliers among the readings; an outlier may have any value.
 const OUTLIER_SHARE: f64 = 0.01;
-/// Density of an outlier, per unit of the logarithm: between a twentieth and thrice what is expected.
+/// Density of an outlier, per unit of the logarithm: between a twentieth and three times the expected value.
 const OUTLIER_DENSITY: f64 = 0.25;
-/// Largest probability, before any reading, that a given component is slow.
+/// Maximum prior probability that a given component is slow.
 const PRIOR: f64 = 2e-3;
-/// The probability of a link between two GPUs over that of another component; links outnumber other components.
+/// Prior probability of a slow link between two GPUs relative to another component; links outnumber other components.
 const LINK: f64 = 0.05;
-/// Most components of a cluster that are expected to be slow, before any reading. The sum of many small suspicions must not become a defect:
-/// a site has twenty thousand components.
+/// Maximum expected number of slow components in a cluster, before any reading. The sum of many small suspicions must
+/// not become a defect: a site has twenty thousand components.
 const EXPECTED_MAX: f64 = 0.4;
-/// Least standard deviation of a host's own level (of the logarithm).
+/// Minimum standard deviation of a host's own level (of the logarithm).
 const LEVEL_SD_MIN: f64 = 0.01;
-/// Fewest hosts whose levels are compared.
+/// Minimum number of hosts for comparing levels.
 const LEVELS_MIN: usize = 12;
 
-/// Probability, before any reading, that a component is slow, in a cluster of so many components.
+/// Prior probability that a component is slow, in a cluster with `components` components.
 pub(super) fn prior(component: Component, components: usize) -> f64 {
     let each = PRIOR.min(EXPECTED_MAX / components.max(1) as f64);
     if matches!(component, Component::Link(..)) { LINK * each } else { each }
 }
 
-/// Standard deviation of the levels of healthy hosts, from the mean residual of every host and the variance of that mean. What hosts have in
-/// common with the leaf or the mix of jobs that the expectation does not know counts, too. Rounded to a step of a factor of 1.4, so that one
-/// more reading does not change it.
+/// Standard deviation of healthy hosts' levels, from the mean residual of every host and the variance of that mean. It
+/// includes effects that hosts of a leaf or a mix of jobs share and that the expectation does not model. Rounded to a
+/// power of 1.4, so that one more reading rarely changes it.
 pub(super) fn level_sd(hosts: &[(f64, f64)]) -> f64 {
     if hosts.len() < LEVELS_MIN {
         return LEVEL_SD_MIN;
@@ -40,17 +40,18 @@ pub(super) fn level_sd(hosts: &[(f64, f64)]) -> f64 {
     LEVEL_SD_MIN * (steps.round() / 2.0).exp2()
 }
 
-/// Levels that a healthy host may have, in deviations of the levels.
+/// Candidate levels of a healthy host, in standard deviations of the levels.
 pub(super) const LEVELS: [f64; 7] = [-0.5, -1.0, -2.0, -3.0, -4.0, -5.0, -6.0];
-/// Most moments at which a component may have become slow.
+/// Maximum number of moments at which a component may have become slow.
 pub(super) const MOMENTS_MAX: usize = 64;
-/// Standard deviation of an effect's logarithm around the physics, as a share of it: NCCL may balance the load better or worse.
+/// Standard deviation of an effect's logarithm around the physics, as a share of the effect: NCCL may balance the load
+/// better or worse.
 pub(super) const EFFECT_SD: f64 = 0.07;
-/// The best factor is refined by steps of this (of the logarithm), so many to either side.
+/// Step (in the logarithm) and number of steps to either side when the best factor is refined.
 pub(super) const REFINE: (f64, i32) = (0.03, 9);
-/// A candidate less probable than this is not listed.
+/// Minimum probability of a listed candidate.
 pub(super) const LISTED_MIN: f64 = 1e-3;
-/// A reading so many deviations below its expectation is an outlier.
+/// A reading more than this many standard deviations below its expectation is an outlier.
 pub const OUTLIER_SDS: f64 = 5.0;
 
 /// A component that may be the defect.
@@ -58,13 +59,13 @@ pub const OUTLIER_SDS: f64 = 5.0;
 pub struct Candidate {
     /// The slow component.
     pub component: Component,
-    /// Share of its rate that is left, the most probable one.
+    /// Most probable remaining share of the component's rate.
     pub factor: f64,
-    /// Time from which it is slow, seconds since 1970; `None`: in all readings.
+    /// Start of the slowness, seconds since 1970; `None`: slow in all readings.
     pub since: Option<f64>,
     /// Posterior probability of this candidate.
     pub probability: f64,
-    /// Distinct readings that it slows.
+    /// Number of distinct readings that the candidate slows.
     pub readings: usize,
     /// Log-likelihood ratio of the best form of this candidate against no defect.
     pub ln_likelihood_ratio: f64,
@@ -73,7 +74,7 @@ pub struct Candidate {
 /// A slow component, with the candidates for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Defect {
-    /// Probability that there is one.
+    /// Probability that the defect exists.
     pub probability: f64,
     /// Candidates, the most probable first; never empty.
     pub candidates: Vec<Candidate>,
@@ -85,18 +86,18 @@ pub(super) fn ln_add(a: f64, b: f64) -> f64 {
     if lo == f64::NEG_INFINITY { hi } else { hi + (lo - hi).exp().ln_1p() }
 }
 
-/// Log density of a residual that should be 0.
+/// Log density of a residual whose expectation is 0.
 pub(super) fn ln_density(r: f64, sd: f64) -> f64 {
     let z = r / sd;
     let normal = (1.0 - OUTLIER_SHARE).ln() - 0.5 * z * z - sd.ln() - 0.5 * std::f64::consts::TAU.ln();
     ln_add(normal, (OUTLIER_SHARE * OUTLIER_DENSITY).ln())
 }
 
-/// Prior of every moment: half of it even, half in proportion to the time since the reading before; a half of all is for "always". The
-/// newest of all readings (`newest_unix_s`) counts as much again as all others together: what just began shows there first, however
-/// little time has passed.
+/// Log prior of every moment. Half of the probability is for "always slow". Of the rest, half is equal for all moments,
+/// and half is proportional to the time since the previous reading. A moment at the newest of all readings
+/// (`newest_unix_s`) gets an additional 0.25, because a recent defect appears there first, however short the time.
 pub(super) fn ln_moments(times: &[f64], starts: &[usize], newest_unix_s: f64) -> Vec<f64> {
-    // From an unknown time to a known one: as long as all that is known together.
+    // The time from an unknown moment to the first known one is set to the total known time.
     let known = times.iter().copied().filter(|t| t.is_finite());
     let span = known.clone().fold(f64::NEG_INFINITY, f64::max) - known.fold(f64::INFINITY, f64::min);
     let gap = |&k: &usize| {
@@ -112,8 +113,9 @@ pub(super) fn ln_moments(times: &[f64], starts: &[usize], newest_unix_s: f64) ->
     starts.iter().map(|k| weight(k).ln()).collect()
 }
 
-/// Log-likelihood gain of an effect on a reading over no effect, when its class moves by `shift` at the same time. `left` is the residual that
-/// the defects found so far leave, `sd` its deviation, `ln_density_of_left` the log density of both.
+/// Log-likelihood gain of an effect on a reading over no effect, if the reading's class moves by `shift`. `left` is the
+/// residual that the defects found so far leave, `sd` is its standard deviation, and `ln_density_of_left` is their log
+/// density.
 pub(super) fn gain(left: f64, sd: f64, ln_density_of_left: f64, effect: f64, shift: f64) -> f64 {
     if effect == 0.0 && shift == 0.0 {
         return 0.0;
@@ -121,7 +123,7 @@ pub(super) fn gain(left: f64, sd: f64, ln_density_of_left: f64, effect: f64, shi
     ln_density(left - effect - shift, sd.hypot(EFFECT_SD * effect)) - ln_density_of_left
 }
 
-/// The effect of a candidate on a reading; 0 on readings before it began.
+/// The effect of a candidate on a reading; 0 for readings before its start.
 pub(super) fn effect(effects: &Effects, c: &Candidate, e: &Evidence) -> f64 {
     if c.since.is_some_and(|t| e.at_unix_s < t) {
         return 0.0;

@@ -1,21 +1,24 @@
-//! The diagnosis: the hosts, NICs and GPUs that explain why jobs ran slower than comparable ones.
+//! The diagnosis: finds the hosts, NICs and GPUs that explain why jobs ran slower than comparable jobs.
 //!
-//! Every reading is compared with the expectation of its class: a subset of one host with the same subset of the other hosts of its type, an
-//! allocation over hosts with a model's prediction. Hypotheses explain the residual `r = ln(got / expected)`: *no defect*, or *component c
-//! has the share f of its rate since time t*. The physics gives the effect of a hypothesis on an allocation ([`effect`]): a slow NIC halves
-//! the jobs that touch it and no other. Residuals are normal, except for one outlier in a hundred ([`infer`]), so that one bad reading
-//! convicts no component. Posterior probabilities over all (c, f, t) rank the findings and the alternatives. Defects are found one after the
+//! Every reading is compared with the expectation of its class: a subset of one host with the same subset of other
+//! hosts of its type, a multi-host allocation with a model's prediction. Hypotheses explain the residual `r = ln(got /
+//! expected)`: *no defect*, or *component c has had the share f of its rate since time t*. The physics gives the effect
+//! of a hypothesis on an allocation ([`effect`]): a slow NIC halves the jobs that touch it and no others. Residuals are
+//! normal except for 1 % outliers ([`infer`]), so that one bad reading does not convict a component. Posterior
+//! probabilities over all (c, f, t) rank the findings and the alternatives. The search finds defects one after the
 //! other, each given those before it ([`search`]).
 //!
-//! The model must not have learned the defect as normal. So [`examine`] fits one itself, in rounds: first the bare physics with one factor per
-//! class of allocations, then a Gaussian process on the readings that no finding touches. [`suspicions`] takes a fitted model, and
-//! [`Monitor`] keeps the readings between diagnoses, for a process that gets readings one by one.
+//! The model must not have learned the defect as normal. Therefore [`examine`] fits its own models, in rounds: first
+//! the bare physics with one factor per class of allocations, then a Gaussian process on the readings that no finding
+//! touches. [`suspicions`] takes a fitted model. [`Monitor`] keeps the readings between diagnoses, for a process that
+//! gets readings one by one.
 //!
-//! Limits: a diagnosis looks at the newest readings of every host ([`window`]), at most [`PAIRS_MAX`] pairs of an allocation and a host for
-//! jobs over several hosts and [`SUBSETS_PER_HOST_MAX`] subsets of every host; a fit takes at most [`FIT_READINGS_MAX`] allocations over hosts.
+//! Limits: a diagnosis uses the newest readings of every host ([`window`]), at most [`PAIRS_MAX`] pairs of allocation
+//! and host for multi-host jobs, and at most [`SUBSETS_PER_HOST_MAX`] subsets per host. A fit uses at most
+//! [`FIT_READINGS_MAX`] multi-host allocations.
 //!
-//! Cost (`cargo run -p predict --example doctor_scale`): every pair costs some ten components x [`FACTORS`] additions, every distinct
-//! allocation one prediction, every new shape of an allocation some twenty estimates of a few microseconds.
+//! Cost (`cargo run -p predict --example doctor_scale`): about ten components x [`FACTORS`] additions per pair, one
+//! prediction per distinct allocation, and about twenty estimates of a few microseconds per new shape of an allocation.
 
 pub mod effect;
 mod evidence;
@@ -45,52 +48,52 @@ use std::collections::HashMap;
 use store::{Measurement, Quality};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
-/// Most defects that a diagnosis names.
+/// Maximum number of defects that a diagnosis names.
 pub const DEFECTS_MAX: usize = 16;
-/// Most readings over several hosts that a fit of [`examine`] takes, spread evenly over time: a Gaussian process of so many takes half a
-/// second, and its cost grows with the third power.
+/// Maximum number of multi-host readings in a fit of [`examine`], spread evenly over time. At this limit the Gaussian
+/// process takes half a second; its cost grows with the third power.
 pub const FIT_READINGS_MAX: usize = 256;
-/// Fits of [`examine`]: the readings that the findings of one round touch are left out of the fit of the next.
+/// Number of fits of [`examine`]. Readings that the findings of one round touch are left out of the next fit.
 const ROUNDS: usize = 3;
-/// A defect is named if there is one with at least this probability.
+/// Minimum probability of a named defect.
 pub const PROBABILITY_MIN: f64 = 0.3;
 
 /// The defects of a cluster, with the evidence.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
-    /// Defects of single hosts, the one that explains most first.
+    /// Defects of single hosts, in the order found: the one that explains most first.
     pub defects: Vec<Defect>,
-    /// Slow parts that hosts share: rails and switches. They are found first; hosts are compared as if they were normal.
+    /// Slow rails and switches. They are found first, and hosts are compared as if these parts were normal.
     pub shared: Vec<SlowPart>,
-    /// How far every host with readings is from its class, farthest below first.
+    /// Deviation of every host with readings from its class, lowest first.
     pub hosts: Vec<HostDeviation>,
-    /// Distinct readings that were compared: repetitions count once.
+    /// Number of distinct readings compared; repetitions count once.
     pub readings: usize,
-    /// Readings without a class to compare them with.
+    /// Number of readings without a class to compare them with.
     pub left_out: usize,
-    /// Readings far below their expectation that no defect explains, farthest below first.
+    /// Readings far below their expectation that no defect explains, lowest first.
     pub outliers: Vec<UnexplainedOutlier>,
-    /// Standard deviation of ordinary readings over several hosts around their expectation (of the logarithm).
+    /// Standard deviation of ordinary multi-host readings around their expectation (of the logarithm).
     pub noise: f64,
 }
 
 /// A reading far below its expectation that no defect explains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnexplainedOutlier {
-    /// Its GPUs.
+    /// The GPUs of the reading.
     pub allocation: Allocation,
-    /// Its size.
+    /// The message size of the reading.
     pub size: Bytes,
-    /// Read, GB/s.
+    /// Measured bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
-    /// Expected, GB/s.
+    /// Expected bandwidth, GB/s.
     pub expected_gb_per_s: f64,
 }
 
-/// Looks for defects in all readings, with models fitted on the way.
+/// Searches for defects in all readings, with models that it fits itself.
 ///
 /// # Errors
-/// As [`fit`]: no usable reading, or several collectives and none named.
+/// The errors of [`fit`]: no usable reading, or several collectives of which none is named.
 pub fn examine(
     cluster: &Cluster,
     measurements: &[Measurement],
@@ -103,7 +106,7 @@ pub fn examine(
         None => fit(cluster, &thin_each(measurements), &options(Kind::Bound, None))?.0.collective(),
     };
     let evidence = window::gather(cluster, measurements, collective);
-    // The reading of a slow host must not become its expectation; the class gives it instead.
+    // Readings of a slow host must not become its expectation, so they are left out; the class gives the expectation.
     let low = evidence::low_on_one_host(cluster, &evidence);
     let healthy: Vec<&Measurement> = measurements
         .iter()
@@ -144,7 +147,7 @@ pub fn examine(
     Ok((diagnosis(&search, &effects, &model, found), model))
 }
 
-/// All readings on one host, and at most [`FIT_READINGS_MAX`] allocations over hosts, spread evenly over time.
+/// All single-host readings, and at most [`FIT_READINGS_MAX`] multi-host allocations, spread evenly over time.
 fn thin<'m>(measurements: impl Iterator<Item = &'m Measurement>) -> Vec<Measurement> {
     let (mut several, one): (Vec<&Measurement>, Vec<&Measurement>) =
         measurements.partition(|m| m.allocation.host_count() > 1);
@@ -163,7 +166,7 @@ fn thin<'m>(measurements: impl Iterator<Item = &'m Measurement>) -> Vec<Measurem
     one.into_iter().chain(several).cloned().collect()
 }
 
-/// The same for every collective by itself.
+/// [`thin`] applied to each collective separately.
 fn thin_each(measurements: &[Measurement]) -> Vec<Measurement> {
     let mut out = Vec::new();
     for collective in Collective::ALL {
@@ -172,7 +175,8 @@ fn thin_each(measurements: &[Measurement]) -> Vec<Measurement> {
     out
 }
 
-/// Looks for defects with a model that was fitted before they began. The readings may be all of a store, or the newest of it.
+/// Searches for defects with a model that was fitted before they began. `measurements` may be the whole store or its
+/// newest part.
 pub fn suspicions(model: &Model, measurements: &[Measurement]) -> Diagnosis {
     let model = &model.with_healthy_hosts();
     let evidence = window::gather(model.cluster(), measurements, model.collective());
@@ -196,7 +200,8 @@ fn explain(effects: &Effects, model: &Model, evidence: &[Evidence], baseline: Ba
     (search, found)
 }
 
-/// Gives every reading its residual. Those that moved by less than `tolerance` (of its deviation) keep theirs. O(n log n) additions.
+/// Updates the residual of every reading. Residuals that moved by less than `tolerance` standard deviations are
+/// unchanged. O(n log n) additions.
 fn compare(cluster: &Cluster, search: &mut Search, tolerance: f64) {
     let all: Vec<(&Evidence, &Expected)> = search.items().map(|(_, x)| (&x.evidence, &x.expected)).collect();
     let next = evidence::settle(cluster, &all);
@@ -257,8 +262,8 @@ fn diagnosis(search: &Search, effects: &Effects, model: &Model, defects: Vec<Def
 }
 
 impl Diagnosis {
-    /// Expected share of an allocation's bandwidth that the defects leave, 0 to 1: candidates of one defect exclude each other, defects
-    /// multiply.
+    /// Expected remaining share of an allocation's bandwidth under the defects, 0 to 1. Candidates of one defect
+    /// exclude each other; shares of different defects multiply.
     pub fn share_left(&self, model: &Model, allocation: &Allocation, size: Bytes) -> f64 {
         if self.defects.iter().flat_map(|d| &d.candidates).all(|c| allocation.mask(c.component.host()).is_empty()) {
             return 1.0;
@@ -276,15 +281,15 @@ impl Diagnosis {
 /// The cost of a defect to the allocations that touch it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Number of the given allocations that it slows by 2 % and more.
+    /// Number of the given allocations that the defect slows by at least 2 %.
     pub touched: usize,
-    /// Their mean prediction without the defect, GB/s.
+    /// Mean prediction for these allocations without the defect, GB/s.
     pub healthy_gb_per_s: f64,
-    /// With it, GB/s.
+    /// Mean prediction for these allocations with the defect, GB/s.
     pub defective_gb_per_s: f64,
 }
 
-/// The cost of a defect over given allocations. O(allocations) predictions.
+/// The cost of a defect to the given allocations. O(allocations) predictions.
 pub fn cost(model: &Model, candidate: &Candidate, size: Bytes, allocations: &[Allocation]) -> Cost {
     let effects = Effects::new(model.cluster(), model);
     let mut c = Cost::default();

@@ -11,23 +11,24 @@ use std::collections::HashMap;
 use store::Measurement;
 use topology::{Allocation, Bytes, HostId};
 
-/// A residual that moved by less than this share of its deviation keeps its value: one reading moves the scatter of all readings and the
-/// median of its class a little, and following that would evaluate every component again. Log-odds of a defect of `n` readings, `z`
-/// deviations low, are off by at most `n z` times this (a certain defect of 100 nats by less than one).
+/// Share of its standard deviation that a residual must move to be updated. One reading slightly moves the scatter of
+/// all readings and the median of its class, and following that would re-evaluate every component. The log-odds of a
+/// defect of `n` readings, `z` deviations low, are off by at most `n z` times this (for a certain defect of 100 nats by
+/// less than one).
 const TOLERANCE: f64 = 0.005;
 
 /// The number of a reading in a [`Monitor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadingId(u64);
 
-/// Work that a [`Monitor`] has done since it was made.
+/// Work that a [`Monitor`] has done since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Expectations that the model computed.
+    /// Number of expectations that the model computed.
     pub predictions: u64,
-    /// Estimates that the physics computed.
+    /// Number of estimates that the physics computed.
     pub estimates: u64,
-    /// Effects of a slow component on a reading.
+    /// Number of computed effects of a slow component on a reading.
     pub effects: u64,
 }
 
@@ -38,7 +39,7 @@ struct Group {
     allocation: Allocation,
     expected: Expected,
     samples: Vec<Sample>,
-    /// Its levels in the search.
+    /// Numbers of its levels in the search.
     items: Vec<u32>,
 }
 
@@ -56,15 +57,15 @@ impl Group {
     }
 }
 
-/// Keeps the newest readings of every host with the results of the last diagnosis, so that one more reading costs work only for the
-/// components that it touches.
+/// Keeps the newest readings of every host with the results of the last diagnosis, so that one more reading costs work
+/// only for the components that it touches.
 ///
-/// It finds the same defects as [`super::suspicions`] of the same readings, with probabilities that agree to the tolerance stated at the
-/// constant of this file. The monitor drops readings that leave its window: such a reading does not come back when a newer one is removed, nor
-/// when its allocation is read again.
+/// A monitor finds the same defects as [`super::suspicions`] on the same readings; probabilities agree within the
+/// tolerance in this file. Readings that leave the window are dropped permanently: they do not return when a newer
+/// reading is removed or when their allocation is measured again.
 ///
-/// Memory: at most [`super::PAIRS_MAX`] pairs of an allocation over several hosts and a host, and [`super::SUBSETS_PER_HOST_MAX`] subsets
-/// of every host. A new model is a new monitor.
+/// Memory: at most [`super::PAIRS_MAX`] pairs of multi-host allocation and host, and [`super::SUBSETS_PER_HOST_MAX`]
+/// subsets per host. A new model needs a new monitor.
 #[derive(Debug)]
 pub struct Monitor {
     model: Model,
@@ -73,7 +74,7 @@ pub struct Monitor {
     groups: Vec<Option<Group>>,
     free: Vec<u32>,
     index: HashMap<(Bytes, Allocation), u32>,
-    /// By host and kind of job (one host, several): its groups, the newest last.
+    /// By host and kind of job (single-host, multi-host): its groups, oldest first.
     of_host: Vec<[Vec<u32>; 2]>,
     of_reading: HashMap<u64, u32>,
     next: u64,
@@ -81,7 +82,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Without readings. The model is that of healthy hardware.
+    /// A monitor without readings. The model must be of healthy hardware.
     pub fn new(model: Model) -> Monitor {
         let model = model.with_healthy_hosts();
         let hosts = model.cluster().hosts.len();
@@ -99,8 +100,8 @@ impl Monitor {
         }
     }
 
-    /// With the window of readings that are there already: as many calls of [`Monitor::add`], without the work for readings that newer ones
-    /// push out of the window. O(n log n).
+    /// A monitor with the window of the given readings. Equivalent to calling [`Monitor::add`] for each, without the
+    /// work for readings that newer ones push out of the window. O(n log n).
     pub fn of(model: Model, measurements: &[Measurement]) -> Monitor {
         let mut monitor = Monitor::new(model);
         monitor.next = measurements.len() as u64;
@@ -132,8 +133,9 @@ impl Monitor {
         expected
     }
 
-    /// Adds a reading. `None` if it cannot be judged (rejected, contended, of another collective) or is older than the window.
-    /// O(hosts of the job x log readings), one prediction, and a few estimates if the shape of the allocation is new.
+    /// Adds a reading. `None` if the reading cannot be judged (rejected, contended, of another collective) or is older
+    /// than the window. Cost: O(hosts of the job x log readings), one prediction, and a few estimates if the shape of
+    /// the allocation is new.
     pub fn add(&mut self, m: &Measurement) -> Option<ReadingId> {
         let id = self.next;
         let sample = Sample::of(self.model.cluster(), m, self.model.collective(), id)?;
@@ -183,7 +185,7 @@ impl Monitor {
         self.of_reading.contains_key(&id).then_some(ReadingId(id))
     }
 
-    /// Removes a reading, say one that was withdrawn. `false` if the window holds it no more.
+    /// Removes a reading, for example a withdrawn one. `false` if the reading is no longer in the window.
     pub fn remove(&mut self, id: ReadingId) -> bool {
         let Some(g) = self.of_reading.remove(&id.0) else { return false };
         self.unlist(g);
@@ -198,8 +200,8 @@ impl Monitor {
         true
     }
 
-    /// The defects that the readings show now. Evaluates the components of the hosts whose readings changed since the last call; the rest
-    /// costs one addition for each component and a few for each reading.
+    /// The defects that the readings show now. Evaluates the components of hosts whose readings changed since the last
+    /// call; the rest costs one addition per component and a few per reading.
     pub fn diagnose(&mut self) -> Diagnosis {
         compare(self.model.cluster(), &mut self.search, TOLERANCE);
         let effects = Effects::with_cache(&self.model, std::mem::take(&mut self.cache));
@@ -228,7 +230,7 @@ impl Monitor {
         Work { predictions: self.predictions, estimates: self.cache.estimates.get(), effects: self.search.evaluations }
     }
 
-    /// Drops the estimates, of which too many are of allocations that left the window, and prepares every reading again.
+    /// Drops all estimates, because most belong to allocations that left the window, and prepares every reading again.
     fn rebuild(&mut self) {
         self.cache.clear();
         let evaluations = self.search.evaluations;
@@ -242,7 +244,7 @@ impl Monitor {
         }
     }
 
-    /// Takes a group out of the lists of its hosts, before its time changes.
+    /// Removes a group from the lists of its hosts, before the group's time changes.
     fn unlist(&mut self, g: u32) {
         let Some(group) = &self.groups[g as usize] else { return };
         let kind = group.kind();
@@ -267,7 +269,7 @@ impl Monitor {
         }
     }
 
-    /// Renews the levels of a group in the search.
+    /// Recomputes the levels of a group in the search.
     fn refresh(&mut self, g: u32) {
         let Some(group) = &mut self.groups[g as usize] else { return };
         group.items.drain(..).for_each(|i| self.search.remove(i));
@@ -278,7 +280,7 @@ impl Monitor {
         self.cache = effects.into_cache();
     }
 
-    /// Drops the groups that `g` pushed out of the window of all of their hosts.
+    /// Drops the groups that `g` pushed out of the windows of all of their hosts.
     fn evict(&mut self, g: u32) {
         let Some(group) = &self.groups[g as usize] else { return };
         let kind = group.kind();
@@ -305,7 +307,7 @@ impl Monitor {
         }
     }
 
-    /// Forgets a group that no list holds.
+    /// Drops a group that no list holds.
     fn drop_group(&mut self, g: u32) {
         let Some(group) = self.groups[g as usize].take() else { return };
         group.items.iter().for_each(|i| self.search.remove(*i));

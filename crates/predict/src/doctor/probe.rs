@@ -6,13 +6,15 @@ use crate::model::Model;
 use std::collections::BTreeMap;
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
-/// The allocation of free GPUs whose bandwidth best separates the candidates of a defect: candidates with about half of the probability
-/// would slow it. `None` where no free allocation separates them.
+/// The allocation of free GPUs whose bandwidth best separates the candidates of a defect: candidates with about half of
+/// the probability would slow it. `None` if no free allocation separates them.
 ///
-/// The trials are a part of the GPUs of one suspected host, the most suspected or the least, together with as many GPUs of another host (for defects between hosts), and
-/// the same part alone (for defects inside). O(hosts x GPUs x candidates) effects.
+/// Each trial uses a part of one suspected host's GPUs, the most or the least suspected. For defects between hosts, the
+/// part is combined with the same number of GPUs of another host; for defects inside a host, it is measured alone.
+/// O(hosts x GPUs x candidates) effects.
 ///
-/// `read` are the allocations that were read since the defect was suspected: a repetition would share their irregularity.
+/// `read` are the allocations measured since the defect was suspected. They are not repeated, because a repetition
+/// shares their irregularity.
 pub fn most_informative_allocation(
     model: &Model,
     defect: &Defect,
@@ -22,7 +24,7 @@ pub fn most_informative_allocation(
 ) -> Option<Allocation> {
     let cluster = model.cluster();
     let effects = Effects::new(cluster, model);
-    // The probability on every GPU of the suspected hosts.
+    // The suspected probability of every GPU of the suspected hosts.
     let mut weight: BTreeMap<(HostId, usize), f64> = BTreeMap::new();
     for c in &defect.candidates {
         let h = c.component.host();
@@ -46,7 +48,7 @@ pub fn most_informative_allocation(
     for h in hosts.iter().rev().take(HOSTS_TRIED).filter(|h| suspected(**h) > 0.0) {
         let mut gpus: Vec<usize> = free.mask(*h).iter().collect();
         gpus.sort_by(|a, b| weight_of(*h, *b).total_cmp(&weight_of(*h, *a)).then(a.cmp(b)));
-        // The most suspected GPUs, and what is left without them: a slow NIC and a slow network differ only on the other NICs.
+        // The most suspected GPUs, and the remaining ones: a slow NIC and a slow network differ only on the other NICs.
         let parts = (1..=gpus.len()).map(|n| &gpus[..n]).chain((1..gpus.len()).map(|n| &gpus[n..]));
         for part in parts {
             let n = part.len();
@@ -54,7 +56,7 @@ pub fn most_informative_allocation(
             if n > 1 {
                 tried.push(Allocation::new([(*h, part)]));
             }
-            // Together with the least suspected GPUs of the least suspected host that has as many free GPUs.
+            // The partner: the least suspected GPUs of the least suspected host with enough free GPUs.
             let beside = hosts.iter().find(|o| **o != *h && free.mask(**o).count() >= n);
             if let Some(o) = beside {
                 let mut theirs: Vec<usize> = free.mask(*o).iter().collect();
@@ -75,9 +77,9 @@ pub fn most_informative_allocation(
     (best.0 > INFORMATION_MIN).then_some(best.1)
 }
 
-/// Most suspected hosts whose GPUs are tried.
+/// Maximum number of suspected hosts whose GPUs are tried.
 const HOSTS_TRIED: usize = 8;
-/// An effect that a reading shows (of the logarithm).
+/// Minimum effect that a reading shows (of the logarithm).
 const VISIBLE: f64 = 0.1;
-/// A measurement that splits off a smaller share of the probability is not worth its time.
+/// Minimum share of the probability that a measurement must split off to be worth its time.
 const INFORMATION_MIN: f64 = 0.01;

@@ -1,10 +1,12 @@
-//! The search for defects: one after the other, each given those found before it.
+//! The search for defects: finds one defect after the other, each given those found before it.
 //!
-//! Hypotheses are evaluated host by host. A hypothesis depends on the readings of its host alone, on the defects found before it and on the
-//! time of the newest reading of all; so a host is evaluated again only if one of these changed. Many components have the same readings with
-//! the same effects (the NICs of a host that runs whole jobs): they are evaluated once. Components of like hosts share the gains of a reading.
+//! Hypotheses are evaluated host by host. A hypothesis depends only on the readings of its host, on the defects found
+//! before it and on the time of the newest of all readings. A host is therefore evaluated again only if one of these
+//! changed. Many components have the same readings with the same effects (for example all NICs of a host that only runs
+//! whole-host jobs); they are evaluated once. Equivalent hosts share the effects and gains of a reading.
 //!
-//! Cost of a host: readings x distinct components x [`FACTORS`] additions. The physics is asked once for each shape of an allocation.
+//! Cost per host: readings x distinct components x [`FACTORS`] additions. The physics is evaluated once per shape of an
+//! allocation.
 
 use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, Touch};
 use super::evidence::{Evidence, Expected, Residual, median};
@@ -17,21 +19,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use topology::HostId;
 
-/// A class moves with a hypothesis if the component touches at least this share of its readings. Below, the median of the class stays where
-/// it is.
+/// Minimum share of a class's readings that a component must touch for the class to move with the hypothesis. Below it,
+/// the median of the class stays.
 const CLASS_SHARE_MIN: f64 = 0.05;
-/// A class of so many readings stays where it is if its median moved by less than so many deviations.
+/// Number of readings from which a class is large. A large class stays if its median moved by less than
+/// [`SHIFT_MIN_SDS`] deviations.
 const LARGE_CLASS: usize = 256;
 /// See [`LARGE_CLASS`].
 const SHIFT_MIN_SDS: f64 = 0.02;
-/// A form of a hypothesis with so much less weight (of the logarithm) than the best one does not add to the sum.
+/// A form of a hypothesis whose log weight is this much below the best form's is not added to the sum.
 const NEGLIGIBLE: f64 = 40.0;
-/// A component none of whose readings is so many deviations below expectation is not slow.
+/// A component is not slow if none of its readings is this many standard deviations below expectation.
 const LOW_SDS: f64 = 1.5;
-/// An effect that counts as slowing a reading (of the logarithm).
+/// Effects below this count as slowing a reading (of the logarithm).
 const SLOWED: f64 = -0.02;
 
-/// Residuals count at most as so many deviations in the level of a host.
+/// Maximum size of a residual, in standard deviations, in the estimate of a host's level.
 const LEVEL_SDS: f64 = 3.0;
 
 const N: usize = FACTORS.len();
@@ -43,7 +46,7 @@ struct Row {
     gains: [f64; N],
 }
 
-/// The rows of one reading by place of the host and slow part.
+/// The rows of one reading, by host index and slow part.
 type Rows = Vec<(u32, Arc<Row>)>;
 
 /// One reading in the search.
@@ -53,31 +56,32 @@ pub(super) struct Item {
     pub expected: Expected,
     pub residual: Option<Residual>,
     prepared: Prepared,
-    /// By host of the allocation.
+    /// By host of the allocation, in its order.
     places: Vec<Place>,
     rows: Rows,
 }
 
-/// A host in an allocation.
+/// A host of an allocation.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// The first host on which a slow network or NIC has the same effect, and the same for a slow GPU.
+    /// Index of the first host on which a slow network or NIC has the same effect, and of the first on which a slow GPU
+    /// has.
     like: u16,
     like_gpu: u16,
     /// The NICs nearest to its GPUs.
     nics: u32,
 }
 
-/// One reading of a host, while its components are evaluated.
+/// One reading of a host during the evaluation of the host's components.
 #[derive(Clone, Copy)]
 struct Touched {
     item: u32,
-    /// Place of the host in the allocation.
+    /// Index of the host in the allocation.
     at: u32,
     touch: Touch,
-    /// Name of the row among those of the reading.
+    /// Key of the row among the rows of the reading.
     key: u32,
-    /// Its place among the readings of the host.
+    /// Index of the reading among the host's readings.
     rank: u32,
 }
 
@@ -90,14 +94,14 @@ impl Item {
     }
 }
 
-/// How a component explains the readings of its host.
+/// The explanation of a host's readings by one slow component.
 #[derive(Clone, Debug)]
 struct Hypothesis {
     component: Component,
-    /// Logarithm of its weight against no defect, summed over factors and moments.
+    /// Logarithm of its weight relative to no defect, summed over factors and moments.
     ln_weight: f64,
     factor: f64,
-    /// Place of its best moment among the readings that it touches.
+    /// Index of its best moment among the readings that it touches.
     start: usize,
     gain: f64,
     refined: OnceLock<Candidate>,
@@ -108,29 +112,29 @@ struct Hypothesis {
 struct Round {
     /// The defects found before.
     given: Vec<Candidate>,
-    /// By host: its version when it was evaluated, and its hypotheses.
+    /// By host: the version at which it was evaluated, and its hypotheses.
     hosts: Vec<Option<(u64, Arc<[Hypothesis]>)>>,
 }
 
-/// What a round knows of all readings: by item, what the defects found before explain, and the shift of its class.
+/// State of all readings in a round. By item: the part that earlier defects explain, and the shift of its class.
 struct Given {
     explained: Vec<f64>,
     shift: Vec<f64>,
-    /// The residual that is left, its deviation, and the log density of both.
+    /// The remaining residual, its standard deviation, and the log density of both.
     left: Vec<f64>,
     sd: Vec<f64>,
     ln_density: Vec<f64>,
-    /// By host: did the last defect found change one of its readings?
+    /// By host: true if the last defect found changed one of its readings.
     changed: Vec<bool>,
-    /// Room for the effects of one hypothesis, by item; 0 between uses.
+    /// Buffer for the effects of one hypothesis, by item; 0 between uses.
     effects: Vec<f64>,
     /// By class: its items.
     classes: Vec<Vec<u32>>,
     newest_unix_s: f64,
-    /// Components of the cluster, and the deviation of the levels of healthy hosts.
+    /// Number of components of the cluster, and the standard deviation of healthy hosts' levels.
     components: usize,
     level_sd: f64,
-    /// Rows that differ from those of the first round.
+    /// Rows that differ from those of the first round, by item.
     rows: HashMap<u32, Rows>,
 }
 
@@ -139,15 +143,15 @@ struct Given {
 pub(super) struct Search {
     items: Vec<Option<Item>>,
     free: Vec<u32>,
-    /// By host: its items in the order of time, and its place in the allocation of each.
+    /// By host: its items in the order of time, each with the host's index in the allocation.
     by_host: Vec<Vec<(u32, u32)>>,
-    /// By host: raised by every change of its readings.
+    /// By host: a counter that every change of its readings increments.
     version: Vec<u64>,
     newest_unix_s: f64,
     rounds: Vec<Round>,
-    /// Of the last diagnosis: see [`level_sd`].
+    /// Standard deviation of hosts' levels in the last diagnosis, see [`level_sd`].
     level_sd: f64,
-    /// Effects of a component on a reading that were evaluated.
+    /// Number of computed effects of a component on a reading.
     pub(super) evaluations: u64,
 }
 
@@ -200,7 +204,7 @@ impl Search {
         self.items.iter().enumerate().filter_map(|(i, x)| x.as_ref().map(|x| (i as u32, x)))
     }
 
-    /// Gives a reading another residual.
+    /// Replaces the residual of a reading.
     pub(super) fn set_residual(&mut self, id: u32, residual: Option<Residual>) {
         let Some(item) = self.items.get_mut(id as usize).and_then(Option::as_mut) else { return };
         if item.residual == residual {
@@ -219,7 +223,7 @@ impl Search {
         }
     }
 
-    /// Finds defects while they are probable.
+    /// Finds defects as long as a further one is probable.
     pub(super) fn explain(&mut self, effects: &Effects) -> Vec<Defect> {
         let newest = self
             .items()
@@ -276,13 +280,13 @@ impl Search {
         defects
     }
 
-    /// The deviation of the levels of hosts over all readings of several hosts.
+    /// The standard deviation of hosts' levels over all multi-host readings.
     fn level_sd_now(&self) -> f64 {
         let of_host = |list: &Vec<(u32, u32)>| {
             let items = list.iter().filter_map(|i| self.items[i.0 as usize].as_ref());
             let several = items.filter(|x| x.residual.is_some() && x.evidence.allocation.host_count() > 1);
             let (n, sum, sd) = several.fold((0usize, 0.0, 0.0f64), |(n, sum, _), x| {
-                // One reading far out does not move a host's level.
+                // Limited, so that one extreme reading does not move a host's level.
                 (n + 1, sum + x.left().clamp(-LEVEL_SDS * x.sd(), LEVEL_SDS * x.sd()), x.sd())
             });
             (n > 0).then(|| (sum / n as f64, sd * sd / n as f64))
@@ -291,7 +295,7 @@ impl Search {
         level_sd(&levels)
     }
 
-    /// Explains so much more of a reading, and moves its class.
+    /// Increases the explained part of a reading, and moves its class.
     fn change(&self, i: u32, explained: f64, shift: f64, given: &mut Given) {
         let at = i as usize;
         let Some(item) = &self.items[at] else { return };
@@ -315,8 +319,8 @@ impl Search {
         out
     }
 
-    /// Moves every class to the median of what its readings have left: the level of a class moves with the effect of a defect on it. Without
-    /// this, a host that most allocations touch would pass for normal.
+    /// Moves every class to the median of its readings' remaining residuals: a defect also lowers the level of its
+    /// class. Without this step, a host that most allocations touch would appear normal.
     fn settle(&self, given: &mut Given) {
         for c in 0..given.classes.len() {
             let members = std::mem::take(&mut given.classes[c]);
@@ -330,7 +334,7 @@ impl Search {
         }
     }
 
-    /// The next defect, given those before; `None` if there is probably none.
+    /// The next defect, given the earlier ones; `None` if no further defect is probable.
     fn round(&mut self, effects: &Effects, before: &[Candidate], given: &mut Given) -> Option<Defect> {
         let at = before.len();
         let same =
@@ -345,7 +349,8 @@ impl Search {
         for h in 0..self.by_host.len() {
             let version = self.version[h];
             if self.rounds[at].hosts[h].as_ref().is_none_or(|x| x.0 != version) {
-                // A host without a reading that the last defect changed weighs what it did in the round before.
+                // A host has the same hypotheses as in the round before if the last defect changed none of its
+                // readings.
                 let found = match at.checked_sub(1).and_then(|b| self.rounds[b].hosts[h].as_ref()) {
                     Some((_, found)) if !given.changed[h] => Arc::clone(found),
                     _ => self.host(effects, HostId(h as u32), before, given),
@@ -355,7 +360,7 @@ impl Search {
         }
         let round = std::mem::take(&mut self.rounds[at]);
         let all = || round.hosts.iter().flatten().flat_map(|x| x.1.iter());
-        // 0: the logarithm of "no defect", which is the unit.
+        // 0 is the logarithm of the weight of "no defect", to which all weights are relative.
         let total = all().fold(0.0, |s, x| ln_add(s, x.ln_weight));
         let probability = 1.0 - (-total).exp();
         let found = if all().next().is_none() || probability < PROBABILITY_MIN {
@@ -377,12 +382,12 @@ impl Search {
         found
     }
 
-    /// The readings of a host that its component touches, in the order of time.
+    /// The readings of a host that the component touches, in the order of time.
     fn touched(&self, effects: &Effects, component: Component, out: &mut Vec<Touched>) {
         out.clear();
         let cluster = effects.cluster();
         let h = component.host();
-        // The NICs of the host with the rate of the component's.
+        // The NICs of the host with the same rate as the component.
         let same_rate = match component {
             Component::Nic(_, i) => (0..cluster.type_of(h).nics.len())
                 .filter(|o| cluster.nic_rate(h, *o) == cluster.nic_rate(h, i.into()))
@@ -431,7 +436,7 @@ impl Search {
             .chain(links.filter(|_| on_one_host));
         let levels = self.level_gains(h, given);
         let mut out: Vec<Hypothesis> = Vec::new();
-        // Components with the same readings and the same rows weigh the same.
+        // Components with the same readings and the same rows have the same weight.
         let mut seen: Vec<(bool, Vec<Touched>, Option<Hypothesis>)> = Vec::new();
         let mut touched = Vec::new();
         for component in components.filter(|c| before.iter().all(|b| b.component != *c)) {
@@ -453,7 +458,7 @@ impl Search {
         out.into()
     }
 
-    /// The row of a reading, computed once for each round in which it differs.
+    /// The row of a reading, computed once, and again in rounds in which it differs.
     fn row(&mut self, effects: &Effects, t: Touched, given: &mut Given) -> Arc<Row> {
         let at = t.item as usize;
         let (left, sd, ln_density) = (given.left[at], given.sd[at], given.ln_density[at]);
@@ -477,8 +482,9 @@ impl Search {
         row
     }
 
-    /// By reading of a host: how much better the host's own level explains this and all later readings over several hosts than no level. Many
-    /// readings of one host share its level, so a hundred of them a little low are not a hundred witnesses of a defect.
+    /// By reading of a host: the log-likelihood gain if the host's own level explains this and all later multi-host
+    /// readings. Readings of one host share its level, so a hundred slightly low readings are not a hundred independent
+    /// signs of a defect.
     fn level_gains(&self, h: HostId, given: &Given) -> Vec<f64> {
         let list = &self.by_host[h.index()];
         let mut sums = [0.0; LEVELS.len()];
@@ -498,8 +504,8 @@ impl Search {
         out
     }
 
-    /// How well "this component is slow" explains the readings that it touches: the logarithm of its weight against "nothing is", summed over
-    /// factors and moments, and its best form. `None` if no reading is low.
+    /// The hypothesis that a component is slow: the logarithm of its weight relative to no defect, summed over factors
+    /// and moments, and its best form. `None` if no reading is low.
     fn hypothesis(
         &mut self,
         effects: &Effects,
@@ -528,7 +534,7 @@ impl Search {
             });
         }
         let mut best = (f64::NEG_INFINITY, 1.0, 0usize, 0.0);
-        // A defect must explain more than the level of a healthy host does.
+        // A defect must explain more than the level of a healthy host.
         let level = |start: usize| touched.get(start).map_or(0.0, |t| levels[t.rank as usize]);
         let mut forms = Vec::with_capacity(N * (starts.len() + 1));
         for (f, factor) in FACTORS.into_iter().enumerate() {
@@ -553,8 +559,8 @@ impl Search {
         })
     }
 
-    /// The times of the readings that a component touches, and the places before which it can have become slow: the longer the time without a
-    /// reading before a place, the likelier.
+    /// The times of the readings that a component touches, and the indices of readings from which it can be slow. A
+    /// moment is likelier the longer the gap before the reading.
     fn moments(&self, touched: &[Touched]) -> (Vec<f64>, Vec<usize>) {
         let time =
             |t: &Touched| self.items[t.item as usize].as_ref().map_or(f64::NEG_INFINITY, |x| x.evidence.at_unix_s);
@@ -564,7 +570,7 @@ impl Search {
         (times, starts.into_iter().rev().step_by(step).collect())
     }
 
-    /// The best form of a hypothesis: its factor refined by small steps.
+    /// The best form of a hypothesis, with the factor refined by small steps.
     fn refine(&self, effects: &Effects, x: &Hypothesis, given: &mut Given) -> Candidate {
         let mut touched = Vec::new();
         self.touched(effects, x.component, &mut touched);
@@ -601,7 +607,7 @@ impl Search {
         }
     }
 
-    /// The gain of effects (by item) with the levels of all classes that they move.
+    /// The gain of effects (by item), including the shifts of all classes that they move.
     fn gain_with_classes(&self, touched: &[(u32, f64)], given: &mut Given) -> f64 {
         let class = |i: u32| self.items[i as usize].as_ref().and_then(|x| x.residual?.class);
         let mut moved = vec![0usize; given.classes.len()];
@@ -636,12 +642,12 @@ impl Given {
     }
 }
 
-/// The hosts of a reading. O(hosts x kinds of hosts).
+/// The host entries of a reading. O(hosts x kinds of hosts).
 fn places(effects: &Effects, e: &Evidence) -> Vec<Place> {
     let parts = e.allocation.parts();
     let cluster = effects.cluster();
     let mut out: Vec<Place> = Vec::with_capacity(parts.len());
-    // Host type, GPUs, their NICs, place.
+    // Host type, GPUs, NICs of the GPUs, and index.
     let mut last: Option<(usize, u32, u32)> = None;
     for (at, &(h, mask)) in parts.iter().enumerate() {
         let host_type = cluster.host(h).host_type;
@@ -661,7 +667,7 @@ fn places(effects: &Effects, e: &Evidence) -> Vec<Place> {
     out
 }
 
-/// The order of readings: by time, and by what was read within a moment.
+/// The order of readings: by time, then by content.
 fn order(a: &Evidence, b: &Evidence) -> std::cmp::Ordering {
     a.at_unix_s
         .total_cmp(&b.at_unix_s)

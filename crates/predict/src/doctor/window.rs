@@ -1,8 +1,8 @@
-//! The readings that a diagnosis looks at: the newest of every host, repetitions merged.
+//! The readings that a diagnosis uses: the newest of every host, with repetitions merged.
 //!
-//! A site stores readings for years, and a component that is slow now shows in the newest. So of every host the allocations read last are
-//! kept, apart for jobs on one host and jobs over several, and of every allocation the last readings. What is kept depends on the readings
-//! only, not on the order in which they come.
+//! A site stores readings for years, but the newest readings show a component that is slow now. The window holds the
+//! allocations of every host that were measured last, separately for single-host and multi-host jobs, and the last
+//! readings of every allocation. Its content depends only on the readings, not on the order in which they arrive.
 
 use super::evidence::Evidence;
 use std::cmp::Ordering;
@@ -10,28 +10,29 @@ use std::collections::HashMap;
 use store::{Measurement, Quality};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
-/// Pairs of an allocation over several hosts and a host that are kept: the work and the memory of a diagnosis are proportional to them,
-/// whatever the number of hosts (1 KiB for a pair at worst, on jobs of two hosts).
+/// Maximum number of pairs of a multi-host allocation and a host in the window. The work and the memory of a diagnosis
+/// are proportional to it, independent of the number of hosts (at most 1 KiB per pair, on jobs of two hosts).
 pub const PAIRS_MAX: usize = 1 << 17;
-/// Least number of allocations over several hosts that are kept of every host: some 20 readings show a component at 88 % of its rate in
-/// 3 % of scatter, and most jobs do not touch a given NIC.
+/// Minimum limit on multi-host allocations per host: about 20 readings reveal a component at 88 % of its rate in 3 % of
+/// scatter, and most jobs do not touch a given NIC.
 pub const ALLOCATIONS_PER_HOST_MIN: usize = 128;
-/// Most subsets of one host that are kept: all 247 of eight GPUs at one size.
+/// Maximum number of subsets per host in the window: all 247 of eight GPUs at one size.
 pub const SUBSETS_PER_HOST_MAX: usize = 256;
-/// Most hosts of a job that is looked at: each component of a larger one is one of thousands of candidates, and the physics of each costs
-/// work for all of its hosts.
+/// Maximum number of hosts of a job in the window. Each component of a larger job is one of thousands of candidates,
+/// and the physics of each costs work for all of its hosts.
 pub const JOB_HOSTS_MAX: usize = 128;
-/// Most readings of one allocation and size that are kept: their mean is then known to a sixth of the scatter.
+/// Maximum number of readings of one allocation and size in the window. The standard error of their mean is then a
+/// sixth of the scatter.
 pub const REPETITIONS_MAX: usize = 32;
-/// Readings of one allocation whose logarithms are so near to each other belong to one level.
+/// Maximum difference between the logarithms of readings of one allocation that belong to the same level.
 const SAME_LEVEL: f64 = 0.1;
 
-/// Most allocations that are kept of one host, by kind of job: on one host, over several.
+/// Maximum number of allocations per host in the window, by kind of job: single-host, multi-host.
 pub(super) fn allocations_per_host(hosts: usize) -> [usize; 2] {
     [SUBSETS_PER_HOST_MAX, allocations_per_host_max(hosts)]
 }
 
-/// Most allocations over several hosts that are kept of one host.
+/// Maximum number of multi-host allocations per host in the window.
 pub fn allocations_per_host_max(hosts: usize) -> usize {
     (PAIRS_MAX / hosts.max(1)).max(ALLOCATIONS_PER_HOST_MIN)
 }
@@ -39,16 +40,17 @@ pub fn allocations_per_host_max(hosts: usize) -> usize {
 /// One usable reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
-    /// When it was taken, seconds since 1970; minus infinity where unknown.
+    /// Time of the reading, seconds since 1970; minus infinity if unknown.
     pub at_unix_s: f64,
     /// Logarithm of the bus bandwidth, GB/s.
     pub ln_busbw: f64,
-    /// Its number, where it has one.
+    /// Number of the reading, if it has one.
     pub id: u64,
 }
 
 impl Sample {
-    /// The reading of `m`; `None` if it cannot be judged: rejected, contended, of another collective, or of unknown hosts.
+    /// The reading of `m`; `None` if it cannot be judged (rejected, contended, of another collective, or of unknown
+    /// hosts).
     pub(super) fn of(cluster: &Cluster, m: &Measurement, collective: Collective, id: u64) -> Option<Sample> {
         let v = m.busbw.gb_per_s();
         let judged = m.quality != Quality::Rejected && m.collective == collective && m.contention.is_none();
@@ -66,7 +68,7 @@ impl Sample {
     }
 }
 
-/// Inserts a reading by time and drops the oldest beyond [`REPETITIONS_MAX`].
+/// Inserts a reading in the order of time and drops the oldest beyond [`REPETITIONS_MAX`].
 pub(super) fn insert(samples: &mut Vec<Sample>, s: Sample) {
     let at = samples.partition_point(|o| o.order(&s) != Ordering::Greater);
     samples.insert(at, s);
@@ -75,8 +77,8 @@ pub(super) fn insert(samples: &mut Vec<Sample>, s: Sample) {
     }
 }
 
-/// Readings of one allocation in the order of time, as levels: readings that follow each other on one level count once, since they share
-/// the irregularity of the allocation.
+/// Merges readings of one allocation, in the order of time, into levels. Consecutive readings at one level count once,
+/// because they share the irregularity of the allocation.
 pub(super) fn levels(size: Bytes, allocation: &Allocation, samples: &[Sample]) -> Vec<Evidence> {
     let mut out: Vec<Evidence> = Vec::new();
     let mut members = 0usize;
@@ -103,7 +105,8 @@ pub(super) fn levels(size: Bytes, allocation: &Allocation, samples: &[Sample]) -
 /// The readings of one allocation and size, in the order of time.
 pub(super) type Repetitions<'m> = ((Bytes, &'m Allocation), Vec<Sample>);
 
-/// The window of `measurements`, by the time of the newest reading, then by size and allocation. A reading's number is its index. O(n log n).
+/// The window of `all`, sorted by the time of the newest reading, then by size and allocation. A reading's number is
+/// its index. O(n log n).
 pub(super) fn newest<'m>(cluster: &Cluster, all: &'m [Measurement], collective: Collective) -> Vec<Repetitions<'m>> {
     let mut by_allocation: HashMap<(Bytes, &Allocation), Vec<Sample>> = HashMap::new();
     for (i, m) in all.iter().enumerate() {

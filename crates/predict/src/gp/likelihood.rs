@@ -3,17 +3,17 @@
 use super::{GpPoint, Hyperparameters, JITTER, LASTING, NOISE_SD, host_overlap, matern, weighted_squares};
 use linalg::{LowerTriangular, dot};
 
-/// What the likelihood returns where the kernel matrix is not positive definite.
+/// The value of the likelihood if the kernel matrix is not positive definite.
 const DEGENERATE: f64 = 1e9;
-/// Least and largest logarithm of the noise, in units of the target's deviation.
+/// Minimum and maximum logarithm of the noise, in units of the target's deviation.
 const LN_NOISE: (f64, f64) = (-5.0, 1.0);
 
-/// The noise that is expected of readings whose targets deviate by `y_sd`: its logarithm in units of that deviation.
+/// The expected noise of readings whose targets have the standard deviation `y_sd`: its logarithm in units of `y_sd`.
 pub(super) fn expected_ln_noise(y_sd: f64) -> f64 {
     (NOISE_SD.0 / y_sd).ln().clamp(-2.0, 0.5)
 }
 
-/// Everything about the readings that stays the same while hyperparameters change. `d` features, `n` readings.
+/// The values that do not change with the hyperparameters. `d` features, `n` readings.
 pub(super) struct Likelihood {
     /// Scaled features, point by point.
     x: Vec<Vec<f64>>,
@@ -25,13 +25,13 @@ pub(super) struct Likelihood {
     linear: Vec<Vec<f64>>,
     /// Host part of the kernel, lower triangle.
     hosts: Vec<Vec<f64>>,
-    /// Earlier readings of the same split.
+    /// Indices of earlier readings of the same split.
     twins: Vec<Vec<usize>>,
-    /// Weak priors: mean and deviation of each logarithm.
+    /// Weak priors: mean and standard deviation of each logarithm.
     prior: Vec<(f64, f64)>,
-    /// Least logarithm of the noise.
+    /// Minimum logarithm of the noise.
     ln_noise_min: f64,
-    /// The smooth part of the kernel and its slope at the last hyperparameters, lower triangles.
+    /// The smooth part of the kernel and its slope at the last hyperparameters, as lower triangles.
     smooth: Vec<Vec<f64>>,
     slope: Vec<Vec<f64>>,
 }
@@ -45,7 +45,8 @@ struct Variances {
 }
 
 impl Likelihood {
-    /// From readings, their `d` scaled features and their targets in units of `y_sd`. O(n² (d + hosts)).
+    /// Builds the likelihood from readings, their `d` scaled features and their targets in units of `y_sd`. O(n² (d +
+    /// hosts)).
     pub(super) fn new(points: &[GpPoint], d: usize, x: Vec<Vec<f64>>, y: Vec<f64>, y_sd: f64) -> Likelihood {
         let n = points.len();
         let noise: Vec<f64> = points.iter().map(|p| p.noise_factor).collect();
@@ -67,7 +68,7 @@ impl Likelihood {
         Likelihood { x, y, noise, linear, hosts, twins, prior, ln_noise_min, smooth, slope }
     }
 
-    /// Minimises from `start`; the best hyperparameters, and the number of evaluations.
+    /// Minimises from `start`. Returns the best hyperparameters and the number of evaluations.
     pub(super) fn minimise(mut self, start: &Hyperparameters, evaluations_max: usize) -> (Hyperparameters, usize) {
         let d = start.ln_length.len();
         let mut theta: Vec<f64> = start.ln_length.clone();
@@ -86,7 +87,7 @@ impl Likelihood {
         (hyper, effort.evaluations)
     }
 
-    /// The value at hyperparameters `t`; `g` becomes the gradient. n³/2 multiply-adds.
+    /// The value at hyperparameters `t`; writes the gradient to `g`. n³/2 multiply-adds.
     fn evaluate(&mut self, t: &[f64], g: &mut [f64]) -> f64 {
         let d = t.len() - 4;
         let inverse_sq: Vec<f64> = t[..d].iter().map(|l| (-2.0 * l).exp()).collect();
@@ -109,7 +110,7 @@ impl Likelihood {
         value
     }
 
-    /// The kernel matrix of the readings; keeps its smooth part and that part's slope for the gradient.
+    /// The kernel matrix of the readings. Stores its smooth part and slope for the gradient.
     fn kernel(&mut self, columns: &[Vec<f64>], v: &Variances) -> LowerTriangular {
         let n = self.y.len();
         let mut k = LowerTriangular::zeros(n);
@@ -139,14 +140,15 @@ impl Likelihood {
         k
     }
 
-    /// Adds the likelihood's gradient, from the inverse of the kernel matrix and `a`, its product with the targets.
+    /// Adds the gradient of the likelihood. `inverse` is the inverse of the kernel matrix, `a` its product with the
+    /// targets.
     fn add_gradient(&self, inverse: &LowerTriangular, a: &[f64], columns: &[Vec<f64>], v: &Variances, g: &mut [f64]) {
         let (n, d) = (a.len(), columns.len());
         let mut weight = vec![0.0; n];
         for i in 0..n {
             let inv = inverse.row(i);
             let weight = &mut weight[..=i];
-            // The lower triangle: an entry off the diagonal counts twice.
+            // Of the symmetric matrix only the lower triangle is stored: an off-diagonal entry counts twice.
             for ((w, inv), aj) in weight.iter_mut().zip(inv).zip(a) {
                 *w = inv - a[i] * aj;
             }

@@ -1,14 +1,14 @@
 //! A Gaussian process on the log-ratio of measured bandwidth to the bound.
 //!
-//! `ln(busbw / bound) = m + f(x) + l(x) + Σ_h w_h b_h + e`, where `f` has a Matérn 5/2 kernel with one length per feature (ARD),
-//! `l` is linear, `b_h` is the effect of host `h` weighted by how much the host counts in the result, and `e` is noise together
-//! with the irregularity that no feature explains. Hyperparameters maximise the marginal likelihood times weak log-normal
-//! priors. Readings whose leave-one-out residual is implausible get their own larger noise (a Student-t in effect), so that no
-//! single bad reading decides: that noise belongs to the reading and is shared with no other place, so the farther off a reading is, the
-//! less it says of others.
+//! `ln(busbw / bound) = m + f(x) + l(x) + Σ_h w_h b_h + e`. `f` has a Matérn 5/2 kernel with one length per feature
+//! (ARD), and `l` is linear. `b_h` is the effect of host `h`, weighted by the host's influence on the result. `e` is
+//! noise together with the irregularity that no feature explains. Hyperparameters maximise the marginal likelihood
+//! times weak log-normal priors. Readings whose leave-one-out residual is implausible get their own larger noise, in
+//! effect a Student-t distribution, so that a single bad reading does not decide. That noise belongs to the reading
+//! alone: the farther off a reading is, the less it affects other predictions.
 //!
-//! Cost: one likelihood with gradient n³/2 multiply-adds, of at most [`FITTED_POINTS_MAX`] points; a fit 20 to 40 of them, and a few
-//! factorisations of all points (n³/3); a mean O(n d); a deviation O(n²); an update O(n²).
+//! Cost: one likelihood with gradient takes n³/2 multiply-adds, on at most [`FITTED_POINTS_MAX`] points. A fit takes 20
+//! to 40 of them, and a few factorisations of all points (n³/3). A mean is O(n d), a deviation O(n²), an update O(n²).
 
 mod likelihood;
 mod outliers;
@@ -20,35 +20,37 @@ use outliers::{ABSURD_SDS, MARKS_MAX, NOISE_FACTOR_MAX, OUTLIER_SDS};
 use serde::{Deserialize, Serialize};
 pub(crate) use update::Instead;
 
-/// Most readings that a process keeps.
+/// Maximum number of readings in a process.
 pub const POINTS_MAX: usize = 4096;
-/// A process that learns reading by reading drops one for each that it takes from this size on: an update costs the square of the points, a
-/// load from a file the third power (0.2 s), and the file holds every point. A process that was fitted on more keeps its size.
+/// Number of points from which a process drops one point per learned reading: an update costs the square of the points,
+/// a load from a file the third power (0.2 s), and the file holds every point. A process that was fitted on more points
+/// keeps their number.
 pub const UPDATED_POINTS_MAX: usize = 768;
-/// Most readings that hyperparameters are fitted on, evenly spread: an evaluation costs the third power of them.
+/// Maximum number of readings for fitting hyperparameters, evenly spread: an evaluation costs their third power.
 const FITTED_POINTS_MAX: usize = 384;
-/// Most likelihood evaluations of one fit.
+/// Maximum number of likelihood evaluations in one fit.
 const EVALUATIONS_MAX: usize = 28;
-/// How far beyond the readings a feature is believed, in deviations of the feature over the readings. Further out the correction stays
-/// constant: a line through readings of four hosts says nothing about four hundred.
+/// Distance beyond the readings within which a feature is used, in standard deviations of the feature over the
+/// readings. Farther out the correction is constant: a line through readings of four hosts says nothing about four
+/// hundred.
 const REACH_SDS: f64 = 1.0;
-/// Added to the deviation of the mean for features out of reach.
+/// Added to the standard deviation of the mean for features out of reach.
 const OUT_OF_REACH_SD: f64 = 0.1;
-/// Share of the ordinary noise's variance that is irregularity: it belongs to the split and recurs in every use of it. The rest, and all
-/// noise beyond the ordinary, belongs to the single reading.
+/// Share of the ordinary noise's variance that is irregularity: it belongs to the split and recurs in every use of the
+/// split. The rest, and all noise beyond the ordinary, belongs to the single reading.
 const LASTING: f64 = 0.8;
-/// Noise and irregularity (of the logarithm) that are expected before a reading is seen, and the least that is believed: nccl-tests repeat
-/// within 1 %, splits differ by some 2 %.
+/// Expected noise and irregularity (of the logarithm) before any reading, and their minimum: nccl-tests repeats within
+/// 1 %, splits differ by about 2 %.
 const NOISE_SD: (f64, f64) = (0.02, 0.003);
-/// Readings beyond so many robust deviations from the median count as that far when the scale of the target is estimated.
+/// Maximum distance from the median, in robust standard deviations, at which readings count in the scale of the target.
 const SCALE_SDS: f64 = 4.0;
-/// Newest readings of one allocation that are kept; the target is their median.
+/// Maximum number of stored readings of one allocation, the newest; the target is their median.
 const RECENT_MAX: usize = 7;
-/// Points at a squared distance (in lengths) below this are the same split.
+/// Maximum squared distance (in lengths) between points of the same split.
 const SAME_SPLIT: f64 = 1e-12;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
 const JITTER: f64 = 1e-6;
-/// How often a singular matrix gets more noise, each time a factor of `e` in its variance.
+/// Maximum number of retries with more noise for a singular matrix; each adds a factor of `e` to the noise variance.
 const NOISIER_MAX: usize = 8;
 
 /// One reading as features and target.
@@ -60,9 +62,9 @@ pub struct GpPoint {
     pub hosts: Vec<(u32, f64)>,
     /// `ln(busbw / bound)`.
     pub y: f64,
-    /// Its noise variance as a multiple of the common one; 1 = an ordinary reading.
+    /// Noise variance of the reading as a multiple of the common one; 1 for an ordinary reading.
     pub noise_factor: f64,
-    /// The newest readings of this allocation, if it was read again after the fit; `y` is their median.
+    /// The newest readings of this allocation, if it was measured again after the fit; `y` is their median.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent: Vec<f64>,
 }
@@ -78,7 +80,7 @@ impl GpPoint {
         self.x == other.x && self.hosts == other.hosts
     }
 
-    /// This reading with the earlier ones of the same allocation.
+    /// This reading merged with the earlier ones of the same allocation.
     fn joined(self, earlier: &GpPoint) -> GpPoint {
         let mut recent = if earlier.recent.is_empty() { vec![earlier.y] } else { earlier.recent.clone() };
         recent.push(self.y);
@@ -86,7 +88,7 @@ impl GpPoint {
         GpPoint { y: stats::upper_median(&recent), recent, ..self }
     }
 
-    /// The same target in units of another base, `ln_base` above the present one.
+    /// The same target relative to a base that is `ln_base` above the present one.
     pub(crate) fn over(mut self, ln_base: f64) -> GpPoint {
         self.y -= ln_base;
         self.recent.iter_mut().for_each(|y| *y -= ln_base);
@@ -99,13 +101,13 @@ impl GpPoint {
 pub struct Hyperparameters {
     /// ln of one length per active feature.
     pub ln_length: Vec<f64>,
-    /// ln of the deviation of the smooth part.
+    /// ln of the standard deviation of the smooth part.
     pub ln_smooth: f64,
-    /// ln of the deviation of noise and irregularity.
+    /// ln of the standard deviation of noise and irregularity.
     pub ln_noise: f64,
-    /// ln of the deviation of the linear part.
+    /// ln of the standard deviation of the linear part.
     pub ln_linear: f64,
-    /// ln of the deviation of a host's effect.
+    /// ln of the standard deviation of a host's effect.
     pub ln_host: f64,
 }
 
@@ -116,18 +118,18 @@ pub struct Gp {
     hyper: Hyperparameters,
     /// Indices of the features in use: those that vary.
     active: Vec<usize>,
-    /// Per active feature: mean and deviation over the points of the fit.
+    /// Per active feature: mean and standard deviation over the points of the fit.
     scale: Vec<(f64, f64)>,
     y_mean: f64,
     y_sd: f64,
-    // Derived:
-    /// Feature-major: `columns[d * n + i]` is the scaled coordinate over its length.
+    // Derived values:
+    /// Feature-major: `columns[d * n + i]` is the scaled coordinate divided by its length.
     columns: Vec<f64>,
     /// Scaled features, point by point (for the linear part).
     rows: Vec<Vec<f64>>,
-    /// Least and largest value of every scaled feature that is believed.
+    /// Minimum and maximum used value of every scaled feature.
     range: Vec<(f64, f64)>,
-    /// Most host weight of any reading.
+    /// Maximum host weight of any reading.
     host_weight_max: f64,
     /// Weights of the linear posterior mean.
     linear_weights: Vec<f64>,
@@ -135,7 +137,7 @@ pub struct Gp {
     factor: LowerTriangular,
     alpha: Vec<f64>,
     host_effect: Vec<f64>,
-    /// By point: the variance of its split's irregularity, as a multiple of the ordinary one (see `outliers`).
+    /// By point: the variance of its split's irregularity, as a multiple of the ordinary variance (see `outliers`).
     oddity: Vec<f64>,
     evaluations: usize,
 }
@@ -149,11 +151,11 @@ pub struct SavedGp {
     pub hyper: Hyperparameters,
     /// Features in use.
     pub active: Vec<usize>,
-    /// Mean and deviation of each.
+    /// Mean and standard deviation of each feature in use.
     pub scale: Vec<(f64, f64)>,
     /// Mean of the target.
     pub y_mean: f64,
-    /// Deviation of the target.
+    /// Standard deviation of the target.
     pub y_sd: f64,
 }
 
@@ -202,7 +204,7 @@ fn mean_sd(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     (mean, (v.map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt())
 }
 
-/// Median and standard deviation of targets, of which those far out count as [`SCALE_SDS`] robust deviations from the median.
+/// Median and standard deviation of targets. Targets far out count as [`SCALE_SDS`] robust deviations from the median.
 fn robust_scale(y: &[f64]) -> (f64, f64) {
     let middle = stats::upper_median(y);
     let off: Vec<f64> = y.iter().map(|v| (v - middle).abs()).collect();
@@ -210,7 +212,7 @@ fn robust_scale(y: &[f64]) -> (f64, f64) {
     (middle, mean_sd(y.iter().map(|v| (v - middle).clamp(-most, most))).1.max(1e-3))
 }
 
-/// Features that vary and repeat no other one, with mean and deviation of each. O(points x features²).
+/// Features that vary and do not repeat another one, with mean and standard deviation of each. O(points x features²).
 fn active_features(points: &[GpPoint]) -> (Vec<usize>, Vec<(f64, f64)>) {
     let width = points[0].x.len();
     let mut active = Vec::new();
@@ -220,7 +222,7 @@ fn active_features(points: &[GpPoint]) -> (Vec<usize>, Vec<(f64, f64)>) {
         if sd < 1e-9 {
             continue;
         }
-        // A feature that repeats another one (correlation 0.9999 and more) adds cost and no knowledge.
+        // A feature that repeats another one (correlation of at least 0.9999) adds cost and no information.
         let repeats = active.iter().zip(&scale).any(|(&e, s): (&usize, _)| {
             let c: f64 = points.iter().map(|p| (p.x[d] - mean) * (p.x[e] - s.0)).sum::<f64>() / points.len() as f64;
             (c / (sd * s.1)).abs() > 0.9999
@@ -233,7 +235,7 @@ fn active_features(points: &[GpPoint]) -> (Vec<usize>, Vec<(f64, f64)>) {
     (active, scale)
 }
 
-/// A scaled feature without the rounding of its computation: hosts in another order must not make another split.
+/// A scaled feature without rounding errors: hosts in another order must not make a different split.
 fn snapped(v: f64) -> f64 {
     const STEP: f64 = 1e-8;
     (v / STEP).round() * STEP
@@ -245,7 +247,8 @@ impl Gp {
         Gp::fit_near(points, None)
     }
 
-    /// The same, starting from the hyperparameters of a process on nearly the same readings: half of the evaluations.
+    /// Like [`Gp::fit`], but starts from the hyperparameters of a process on nearly the same readings, which halves the
+    /// evaluations.
     pub fn fit_near(points: Vec<GpPoint>, near: Option<&Gp>) -> Option<Gp> {
         if points.is_empty() || points.len() > POINTS_MAX {
             return None;
@@ -286,7 +289,7 @@ impl Gp {
         Some(gp)
     }
 
-    /// A process with its saved fields set and the derived ones empty.
+    /// A process from its saved fields, with the derived fields empty.
     fn unconditioned(s: SavedGp) -> Gp {
         Gp {
             points: s.points,
@@ -356,7 +359,7 @@ impl Gp {
         true
     }
 
-    /// Factors the matrix, with more noise than the best where rounding makes it singular. `false` if no noise helps.
+    /// Factors the matrix, with increased noise if rounding makes it singular. `false` if no noise helps.
     fn condition_noisier(&mut self) -> bool {
         for _ in 0..NOISIER_MAX {
             if self.condition() {
@@ -392,8 +395,9 @@ impl Gp {
         beyond || hosts.iter().map(|h| h.1).sum::<f64>() > self.host_weight_max + 1.0
     }
 
-    /// The factor of all host weights of a candidate: 1 up to the largest sum of weights in the readings; beyond, it keeps the sum at that
-    /// value. Readings of a few hosts measure the effect of a host among a few; the effects of a hundred hosts do not add up.
+    /// Factor of all host weights of a candidate. It is 1 up to the largest sum of weights in the readings; beyond that
+    /// it limits the sum to that value. Readings of a few hosts measure the effect of one host among a few; the effects
+    /// of a hundred hosts do not add up.
     pub fn host_share(&self, weight: f64) -> f64 {
         if weight > self.host_weight_max { self.host_weight_max / weight } else { 1.0 }
     }
@@ -421,7 +425,7 @@ impl Gp {
         self.refresh_oddity();
     }
 
-    /// The places of the readings of a split, given by its scaled features.
+    /// Indices of the readings of a split, which is given by its scaled features.
     fn twins<'a>(&'a self, row: &'a [f64]) -> impl Iterator<Item = usize> + 'a {
         let same = move |r: &Vec<f64>| r.iter().zip(row).all(|(a, b)| a == b);
         self.rows.iter().enumerate().filter(move |(_, r)| same(r)).map(|(j, _)| j)
@@ -441,7 +445,8 @@ impl Gp {
         }
     }
 
-    /// The Matérn part of the kernel between scaled features and every point, with the irregularity that a split shares with its readings.
+    /// The Matérn part of the kernel between scaled features and every point, including the irregularity that a split
+    /// shares with its readings.
     fn smooth_kernel(&self, x: &[f64], out: &mut [f64]) {
         let n = self.points.len();
         let out = &mut out[..n];
@@ -453,7 +458,7 @@ impl Gp {
             }
         }
         let [s2, n2, ..] = self.variances();
-        // Two plain passes over the distances, which use vector units; the third is rare.
+        // Two simple passes over the distances, which use vector units; the third pass is rare.
         let nearest = out.iter().fold(f64::INFINITY, |a, b| if *b < a { *b } else { a });
         let twins: Vec<usize> = match nearest < SAME_SPLIT {
             true => (0..n).filter(|j| out[*j] < SAME_SPLIT && self.rows[*j] == x).collect(),
@@ -486,7 +491,7 @@ impl Gp {
         self.alpha = a;
     }
 
-    /// The part of the mean that depends on features: `m + f(x) + l(x)`, of `ln(busbw / bound)`. `scratch` needs room for the points.
+    /// The part of the mean of `ln(busbw / bound)` that depends on features: `m + f(x) + l(x)`. `scratch` is a buffer.
     pub fn feature_mean(&self, x: &[f64], scratch: &mut Vec<f64>) -> f64 {
         scratch.resize(self.points.len(), 0.0);
         let row = self.scaled_row(x);
@@ -495,7 +500,8 @@ impl Gp {
         self.y_mean + self.y_sd * v
     }
 
-    /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split without readings.
+    /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split
+    /// without readings.
     pub fn irregularity(&self, x: &[f64]) -> f64 {
         let row = self.scaled_row(x);
         let n2 = self.variances()[1];
@@ -507,7 +513,8 @@ impl Gp {
         self.host_effect.get(host as usize).copied().unwrap_or(0.0) * self.y_sd
     }
 
-    /// Deviation of `ln(busbw / bound)` at features `x`: of the mean, and with the irregularity of a single allocation added. O(n²).
+    /// Standard deviation of `ln(busbw / bound)` at features `x`: of the mean, and of a single allocation (irregularity
+    /// included). O(n²).
     pub fn deviation(&self, x: &[f64], hosts: &[(u32, f64)]) -> (f64, f64) {
         let n = self.points.len();
         let [s2, n2, l2, h2] = self.variances();
@@ -516,7 +523,8 @@ impl Gp {
         let d = self.active.len().max(1) as f64;
         let mut k = vec![0.0; n];
         self.smooth_kernel(&row, &mut k);
-        // Weights by host, so that a candidate on hundreds of hosts costs each reading no more than its own hosts.
+        // Weights indexed by host: the cost per reading depends only on the hosts of the reading, not on those of the
+        // candidate.
         let mut weight = vec![0.0; self.host_effect.len()];
         for &(h, w) in hosts {
             if let Some(slot) = weight.get_mut(h as usize) {
@@ -536,12 +544,13 @@ impl Gp {
         (self.y_sd * v.sqrt(), self.y_sd * (v + (1.0 - LASTING) * n2).sqrt())
     }
 
-    /// Deviation of the noise of `ln(busbw / bound)`.
+    /// Standard deviation of the noise of `ln(busbw / bound)`.
     pub fn noise_sd(&self) -> f64 {
         self.y_sd * self.variances()[1].sqrt()
     }
 
-    /// Leave-one-out means and deviations at the points, from the fitted hyperparameters (Rasmussen and Williams, 5.4.2).
+    /// Leave-one-out means and standard deviations at the points, at the fitted hyperparameters (Rasmussen and
+    /// Williams, 5.4.2).
     pub fn leave_one_out(&self) -> Vec<(f64, f64)> {
         let inverse = self.factor.inverse_diagonal();
         (0..self.points.len())
@@ -552,19 +561,19 @@ impl Gp {
             .collect()
     }
 
-    /// Logarithm of the density that the readings have under the fitted process (in their own units, so that processes on different
-    /// bounds compare).
+    /// Log density of the readings under the fitted process, in units of the readings, so that processes on different
+    /// bounds can be compared.
     pub fn ln_evidence(&self) -> f64 {
         let n = self.points.len() as f64;
         let y: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
         -0.5 * dot(&y, &self.alpha) - self.factor.half_log_det() - n * self.y_sd.ln()
     }
 
-    /// The readings that it knows.
+    /// The readings of the process.
     pub fn points(&self) -> &[GpPoint] {
         &self.points
     }
-    /// Likelihood evaluations that the fit took.
+    /// Number of likelihood evaluations in the fit.
     pub fn evaluations(&self) -> usize {
         self.evaluations
     }
@@ -581,7 +590,7 @@ impl Gp {
         }
     }
 
-    /// From what was kept; the message says what is wrong with it.
+    /// Builds a process from its saved form. The error message describes the invalid field.
     pub fn load(s: SavedGp, width: usize) -> Result<Gp, String> {
         let d = s.active.len();
         if s.points.is_empty() || s.points.len() > POINTS_MAX {
@@ -633,7 +642,7 @@ mod tests {
             assert!(gp.update(point(i)));
         }
         assert_eq!(gp.points().len(), UPDATED_POINTS_MAX);
-        // Dropping points one by one leaves the factor of what is kept.
+        // After dropping points one by one, the factor equals the factor of the remaining points.
         let again = Gp::load(gp.save(), 2).unwrap();
         let mut scratch = Vec::new();
         for i in 0..50 {

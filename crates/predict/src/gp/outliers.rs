@@ -1,39 +1,44 @@
-//! Readings that lie far from all others: their own noise, and what an odd reading says of its split.
+//! Readings far from all others: their own noise, and their effect on the irregularity of their split.
 //!
-//! A reading's noise beyond the ordinary is its own: no other place shares it, so one bad reading among good ones says nothing of others.
+//! A reading's noise beyond the ordinary belongs to that reading alone: one bad reading among good ones does not affect
+//! other predictions.
 
 use super::{Gp, GpPoint};
 use std::collections::HashMap;
 
-/// A reading counts less if its leave-one-out residual is beyond so many standard deviations.
+/// Leave-one-out residual, in standard deviations, beyond which a reading counts less.
 pub(super) const OUTLIER_SDS: f64 = 2.8;
-/// Before the hyperparameters are known, a residual beyond so many standard deviations of the starting ones marks a reading as an outlier.
+/// Residual, in standard deviations under the starting hyperparameters, beyond which a reading is marked as an outlier
+/// before the fit.
 pub(super) const ABSURD_SDS: f64 = 8.0;
-/// Largest variance of a reading's own noise, as a multiple of the common one: a reading a thousand deviations off says nothing.
+/// Maximum variance of a reading's own noise, as a multiple of the common one: a reading a thousand deviations off
+/// carries no information.
 pub(super) const NOISE_FACTOR_MAX: f64 = 1e6;
-/// Most marks of outliers of one fit.
+/// Maximum number of rounds of marking outliers in one fit.
 pub(super) const MARKS_MAX: usize = 4;
-/// A split whose only reading is odd may be odd itself: its irregularity has the variance of that reading's noise, up to so many times the
-/// ordinary one. A second reading of the split, on other hosts, says which of the two is odd.
+/// Maximum variance of a split's irregularity, as a multiple of the ordinary one. A split whose only reading is an
+/// outlier may itself be irregular, so its irregularity gets the variance of that reading's noise up to this limit. A
+/// second reading of the split, on other hosts, shows which of the two is the cause.
 const ODD_SPLIT_MAX: f64 = 4.0;
 
-/// The noise of a reading, as a multiple of the common variance `n2`, that lies `residual` from its prediction, with `variance` as an ordinary
-/// reading. It begins at `sds` deviations and grows with the third power of the distance, so that no threshold divides readings, and
-/// what a reading says of others falls with the square.
+/// The noise of a reading as a multiple of the common variance `n2`. The reading lies `residual` from its prediction
+/// and has the variance `variance` as an ordinary reading. The factor exceeds 1 beyond `sds` deviations and grows with
+/// the third power of the distance. No sharp threshold divides readings, and the influence of a reading falls with the
+/// square of its distance.
 pub(super) fn noise_factor(residual: f64, variance: f64, n2: f64, sds: f64) -> f64 {
     let beyond = residual.abs() / (sds * variance.sqrt());
     (1.0 + variance / n2 * (beyond.powi(3) - 1.0).max(0.0)).clamp(1.0, NOISE_FACTOR_MAX)
 }
 
 impl Gp {
-    /// Gives readings beyond `sds` standard deviations their own noise. `true` if anything changed.
+    /// Gives readings beyond `sds` standard deviations their own noise. `true` if any noise changed.
     pub(super) fn mark_outliers(&mut self, sds: f64) -> bool {
         let n2 = self.variances()[1];
         let mut changed = false;
         for (i, inverse) in self.factor.inverse_diagonal().into_iter().enumerate() {
             let v = 1.0 / inverse;
             let residual = self.alpha[i] * v;
-            // Its variance as an ordinary reading.
+            // The variance as an ordinary reading.
             let ordinary = (v - n2 * (self.points[i].noise_factor - 1.0)).max(n2);
             let factor = noise_factor(residual, ordinary, n2, sds);
             if (factor / self.points[i].noise_factor - 1.0).abs() > 0.05 {
@@ -44,7 +49,7 @@ impl Gp {
         changed
     }
 
-    /// The variance of every split's irregularity ([`ODD_SPLIT_MAX`]).
+    /// Recomputes the variance of every split's irregularity ([`ODD_SPLIT_MAX`]).
     pub(super) fn refresh_oddity(&mut self) {
         let key = |row: &[f64]| row.iter().map(|v| v.to_bits()).collect::<Vec<u64>>();
         let mut readings: HashMap<Vec<u64>, usize> = HashMap::new();

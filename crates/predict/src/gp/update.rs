@@ -1,12 +1,12 @@
-//! Learning one more reading without a new fit.
+//! Learns one more reading without a new fit.
 
 use super::outliers::{OUTLIER_SDS, noise_factor};
 use super::{Gp, GpPoint, POINTS_MAX, UPDATED_POINTS_MAX};
 use std::collections::HashMap;
 
 impl Gp {
-    /// The reading that a full process drops ([`UPDATED_POINTS_MAX`]): the oldest of the split with the most
-    /// readings; of splits with as many, the one read first. O(n).
+    /// The reading that a full process drops ([`UPDATED_POINTS_MAX`]): the oldest one of the split with the most
+    /// readings. Among splits with equally many readings, the split that was measured first is chosen. O(n).
     pub fn dispensable(&self) -> Option<usize> {
         if self.points.len() < UPDATED_POINTS_MAX {
             return None;
@@ -18,25 +18,25 @@ impl Gp {
         splits.into_values().max_by_key(|&(count, first)| (count, std::cmp::Reverse(first))).map(|s| s.1)
     }
 
-    /// The place of the readings of a point's allocation, if it was read before. O(n).
+    /// Index of the readings of a point's allocation, if it was measured before. O(n).
     pub(crate) fn place_of(&self, point: &GpPoint) -> Option<usize> {
         self.points.iter().position(|p| p.is_of(point))
     }
 
-    /// True if the newest reading of the allocation at `at` has the target `y`.
+    /// True if the newest reading of the allocation with index `at` has the target `y`.
     pub(crate) fn is_newest(&self, at: usize, y: f64) -> bool {
         let p = &self.points[at];
         *p.recent.last().unwrap_or(&p.y) == y
     }
 
-    /// Learns one more reading, hyperparameters unchanged: O(n²). A full process drops its [dispensable](Gp::dispensable) reading. `false` if
-    /// the reading is degenerate.
+    /// Learns one more reading with unchanged hyperparameters. O(n²). A full process drops its
+    /// [dispensable](Gp::dispensable) reading. `false` if the reading is degenerate.
     pub fn update(&mut self, point: GpPoint) -> bool {
         let instead = self.place_of(&point).map(Instead::Join).or_else(|| self.dispensable().map(Instead::Drop));
         self.update_instead(instead, point)
     }
 
-    /// The same, in place of an earlier reading.
+    /// Learns one more reading, which replaces an earlier one if `instead` is set.
     pub(crate) fn update_instead(&mut self, instead: Option<Instead>, point: GpPoint) -> bool {
         let count = self.points.len() - usize::from(instead.is_some());
         if count >= POINTS_MAX || !point.y.is_finite() || point.x.iter().any(|v| !v.is_finite()) {
@@ -68,7 +68,7 @@ impl Gp {
         true
     }
 
-    /// The noise of a new reading: an implausible one counts little.
+    /// The noise of a new reading: larger for an implausible one, so that it counts less.
     fn noise_factor_of(&self, point: &GpPoint) -> f64 {
         if self.points.is_empty() {
             return 1.0;
@@ -80,11 +80,11 @@ impl Gp {
     }
 }
 
-/// What a new reading replaces.
+/// The point that a new reading replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instead {
-    /// The point of another allocation, which is forgotten.
+    /// The point of another allocation; its readings are dropped.
     Drop(usize),
-    /// The point of the same allocation, whose readings it joins.
+    /// The point of the same allocation; the readings are merged.
     Join(usize),
 }
