@@ -165,7 +165,7 @@ fn gpus_of_a_job_in_the_state_are_not_touched_even_in_a_simulation() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_is_left_out_and_nobody_asked_is_refused() {
+fn a_host_that_does_not_answer_is_left_out_and_a_run_without_any_query_is_refused() {
     let folder = site(4);
     let file = folder.at("c.yaml");
     std::fs::write(&file, "hosts: [{name: 'n[0-1,9]', type: h100-4gpu}]\n").unwrap();

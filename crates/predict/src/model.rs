@@ -9,7 +9,7 @@ use crate::names::{NO_NUMBER, Names};
 use crate::nccl::NcclNetwork;
 use crate::rates::{LearnedRates, Part, RatedCluster};
 use crate::shares::{Candidates, HostShare, HostShareTable};
-use crate::sizes::Ladder;
+use crate::sizes::{Ladder, nearest_measured};
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::nccl::Version;
@@ -286,15 +286,8 @@ impl Model {
     /// `false` and learns nothing for other models and for unusable readings.
     pub fn learn(&mut self, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
         let Correction::Learned(learned) = &mut self.correction else { return false };
-        let Some(nearest) = nearest(&self.tables, size) else { return false };
-        learned.learn(&nearest.parts, size, new, seed)
+        learned.learn(&nearest_measured(&self.tables, size).0.parts, size, new, seed)
     }
-}
-
-fn nearest(tables: &[SizeTables], size: Bytes) -> Option<&SizeTables> {
-    let ln = size.as_f64().max(1.0).ln();
-    let off = |t: &&SizeTables| (t.size.as_f64().ln() - ln).abs();
-    tables.iter().min_by(|a, b| off(a).total_cmp(&off(b)))
 }
 
 /// Hosts and weights of a candidate, in its order.

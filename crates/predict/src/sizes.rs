@@ -32,24 +32,24 @@ fn ln(size: Bytes) -> f64 {
     size.as_f64().max(1.0).ln()
 }
 
-impl Model {
-    /// The measured tables nearest to a size, and the distance between the logarithms of the two sizes.
-    fn nearest_measured(&self, size: Bytes) -> (&SizeTables, f64) {
-        let off = |t: &SizeTables| (ln(t.size) - ln(size)).abs();
-        let nearest = self.tables.iter().min_by(|a, b| off(a).total_cmp(&off(b)));
-        let nearest = nearest.expect("a model has at least one size");
-        (nearest, off(nearest))
-    }
+/// Of the measured tables, those nearest to a size, and the distance between the logarithms of the two sizes.
+pub(crate) fn nearest_measured(tables: &[SizeTables], size: Bytes) -> (&SizeTables, f64) {
+    let off = |t: &SizeTables| (ln(t.size) - ln(size)).abs();
+    let nearest = tables.iter().min_by(|a, b| off(a).total_cmp(&off(b)));
+    let nearest = nearest.expect("a model has at least one size");
+    (nearest, off(nearest))
+}
 
+impl Model {
     /// The measured tables nearest to a size.
     pub(crate) fn measured_tables(&self, size: Bytes) -> &SizeTables {
-        self.nearest_measured(size).0
+        nearest_measured(&self.tables, size).0
     }
 
     /// The tables for a size: measured if available, otherwise those of the nearest rung. O(1), except for the first
     /// request of a rung.
     pub fn tables(&self, size: Bytes) -> &SizeTables {
-        let (nearest, off) = self.nearest_measured(size);
+        let (nearest, off) = nearest_measured(&self.tables, size);
         if off <= 0.5 * STEP_LN {
             return nearest;
         }
@@ -59,7 +59,7 @@ impl Model {
 
     /// Additional relative standard deviation of a prediction at a size that was not measured.
     pub(crate) fn size_sd(&self, size: Bytes) -> f64 {
-        SD_PER_LN * self.nearest_measured(size).1
+        SD_PER_LN * nearest_measured(&self.tables, size).1
     }
 
     fn rung(&self, at_ln: f64) -> SizeTables {

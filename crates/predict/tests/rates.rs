@@ -136,34 +136,25 @@ fn a_slow_rail_is_one_part_and_jobs_beside_it_are_predicted_at_full_rate() {
     assert_eq!(diagnosis.defects, [], "and no host for it");
 }
 
-#[test]
-fn the_hosts_below_a_slow_switch_are_one_part() {
+/// Leaves of 8 among 32 hosts, of which `hosts` have NICs `nics` at `left`: the fit names `part` alone, and so does the diagnosis.
+fn is_named(hosts: std::ops::Range<usize>, nics: impl Fn(usize) -> bool + Copy, left: f64, part: Part, seed: u64) {
     let told = leaves(32, 8);
     let mut real = told.clone();
-    (8..16).for_each(|h| slow_down(&mut real, h, |_| true, 0.6));
-    let mut site = Site::new(real, 3);
-    let rows = site.readings(100, 0.03);
+    hosts.for_each(|h| slow_down(&mut real, h, nics, left));
+    let rows = Site::new(real, seed).readings(120, 0.03);
     let (_, report) = fitted(&told, &rows);
-    let (part, factor) = only(&report.slow_parts);
-    assert_eq!(*part, Part::Switch { tier: "leaf".into(), switch: "leaf 1".into() });
-    assert!((factor - 0.6).abs() < 0.08, "{factor}");
+    let (found, factor) = only(&report.slow_parts);
+    assert_eq!(*found, part);
+    assert!((factor - left).abs() < 0.08, "{factor} for {left}");
     let diagnosis = examine(&told, &rows, Some(OP), fabric::Constants::default()).unwrap().0;
     assert_eq!((diagnosis.shared.len(), diagnosis.defects.len()), (1, 0), "{diagnosis:?}");
 }
 
 #[test]
-fn one_rail_of_one_leaf_is_one_part() {
-    let told = leaves(32, 8);
-    let mut real = told.clone();
-    (16..24).for_each(|h| slow_down(&mut real, h, |n| n == 5, 0.4));
-    let mut site = Site::new(real, 8);
-    let rows = site.readings(120, 0.03);
-    let (_, report) = fitted(&told, &rows);
-    let (part, factor) = only(&report.slow_parts);
-    assert_eq!(*part, Part::SwitchRail { tier: "leaf".into(), switch: "leaf 2".into(), nic: 5 });
-    assert!((factor - 0.4).abs() < 0.06, "{factor}");
-    let diagnosis = examine(&told, &rows, Some(OP), fabric::Constants::default()).unwrap().0;
-    assert_eq!((diagnosis.shared.len(), diagnosis.defects.len()), (1, 0), "{diagnosis:?}");
+fn the_hosts_below_a_slow_switch_and_one_rail_of_one_leaf_are_one_part_each() {
+    let (tier, switch) = ("leaf".to_owned(), "leaf 1".to_owned());
+    is_named(8..16, |_| true, 0.6, Part::Switch { tier: tier.clone(), switch }, 3);
+    is_named(16..24, |n| n == 5, 0.4, Part::SwitchRail { tier, switch: "leaf 2".into(), nic: 5 }, 8);
 }
 
 #[test]

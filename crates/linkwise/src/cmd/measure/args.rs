@@ -163,7 +163,7 @@ pub enum AskArg {
     Hosts,
     /// sinfo and scontrol
     Slurm,
-    /// Nobody
+    /// Neither hosts nor Slurm
     None,
 }
 
