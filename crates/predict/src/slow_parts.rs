@@ -259,8 +259,9 @@ impl<'a> Search<'a> {
             }
         }
         close.sort_by(|a, b| b.gain.total_cmp(&a.gain));
-        let clear = (0..close.len()).find(|i| close.iter().all(|other| !other.rivals(&close[*i])))?;
-        let found = close.swap_remove(clear);
+        // Where the best has a rival, a part that explains less would only stand in for it.
+        let told = !close.is_empty() && close[1..].iter().all(|other| !other.rivals(&close[0]));
+        let found = told.then(|| close.swap_remove(0))?;
         Some((found.suspect, found.factor, found.with))
     }
 

@@ -200,17 +200,20 @@ fn five_slow_nics_of_32_hosts_are_found_in_a_hundred_readings() {
 fn hosts_that_are_always_read_together_are_not_told_apart() {
     let told = hosts(16);
     let mut real = told.clone();
-    slow_down(&mut real, 5, |_| true, 0.4);
+    slow_down(&mut real, 5, |n| n == 2, 0.3);
     let mut site = Site::new(real, 9);
     let mut rows = site.readings(100, 0.02);
     // Wherever host 5 is read, host 6 is, with the same GPUs, and the other way round.
     for m in &mut rows {
         let mask = m.allocation.mask(HostId(5)).union(m.allocation.mask(HostId(6)));
+        if mask.is_empty() {
+            continue;
+        }
         let others = m.allocation.parts().iter().filter(|p| p.0 != HostId(5) && p.0 != HostId(6)).copied();
         m.allocation = Allocation::new(others.chain([(HostId(5), mask), (HostId(6), mask)]));
         m.busbw = Bandwidth::from_gb_per_s(site.busbw(&m.allocation));
     }
-    assert_eq!(fitted(&told, &rows).1.slow_parts, [], "either host may be the slow one");
+    assert_eq!(fitted(&told, &rows).1.slow_parts, [], "the NIC of either host may be the slow one");
 }
 
 #[test]
