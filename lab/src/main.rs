@@ -6,12 +6,12 @@ mod ground_truth;
 mod reproduce;
 mod scenarios;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Evaluate the choices of linkwise, and reproduce the papers.
 #[derive(Parser)]
-#[command(name = "linkwise-lab", version, about, max_term_width = 100)]
+#[command(name = "linkwise-lab", version, about)]
 #[command(
     after_help = "Exit codes: 0 done, 1 the request cannot be met (the reason is printed), 2 bad input or usage."
 )]
@@ -49,7 +49,8 @@ enum Command {
 
 fn main() -> ExitCode {
     console::exit_quietly_on_closed_pipes();
-    let cli = match Cli::try_parse() {
+    let matches = console::fit_help(Cli::command()).try_get_matches();
+    let cli = match matches.and_then(|m| Cli::from_arg_matches(&m)) {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();

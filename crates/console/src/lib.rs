@@ -3,6 +3,7 @@
 mod cluster;
 mod failure;
 mod format;
+mod help;
 mod interrupt;
 pub mod number;
 mod output;
@@ -14,6 +15,7 @@ mod time;
 pub use cluster::load_cluster;
 pub use failure::Failure;
 pub use format::{DrawnFormat, Format, PageFormat};
+pub use help::fit_help;
 pub use interrupt::on_interrupt;
 pub use output::{exit_code, exit_quietly_on_closed_pipes, print, print_json, say};
 pub use progress::Progress;

@@ -16,7 +16,7 @@ use topology::Bytes;
 
 /// Choose GPUs, links and NCCL settings by measured bandwidth
 #[derive(Parser)]
-#[command(name = "linkwise", version, about, max_term_width = 100)]
+#[command(name = "linkwise", version, about)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the request cannot be met (the message says why), 2 bad input or usage, 130 stopped by Ctrl-C. Errors are text on \
 standard error, also with --format json.")]
@@ -110,7 +110,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 }
 
 fn parse() -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&with_negative_numbers(Cli::command()).try_get_matches()?)
+    Cli::from_arg_matches(&console::fit_help(with_negative_numbers(Cli::command())).try_get_matches()?)
 }
 
 fn main() -> ExitCode {

@@ -22,6 +22,7 @@ Example: a day with a state file
   linkwise cluster release train-7 --state site.state
 
 The file is SQLite on a local disk. Commands may run at the same time: they take turns, and no GPU is ever given out twice.
+
 Exit codes: 0 done, 1 not possible as things stand (held, drained, exists already), 2 bad input.")]
 pub enum Commands {
     /// Make the state file of a cluster

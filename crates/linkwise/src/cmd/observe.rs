@@ -18,6 +18,9 @@ use topology::{Bytes, Cluster, Collective};
 /// Arguments of `linkwise observe`.
 #[derive(clap::Args)]
 #[command(
+    override_usage = "linkwise observe --store <STORE> --job <JOB> --busbw <GB_PER_S> [OPTIONS]\n       \
+        linkwise observe --store <STORE> --job <JOB> --nccl-tests <FILE> ...\n       \
+        linkwise observe --store <STORE> --job <JOB> --trace <FILE> ...",
     after_help = "Examples:\n  linkwise observe --store S.db --state site.state --job train-7 --busbw 41.3 --model model.json\n  \
     linkwise observe --store S.db --cluster h100 --gpus 'n0 n1' --job train-7 --nccl-tests out.txt\n  \
     linkwise observe --store S.db --state site.state --job train-7 --trace trace.jsonl --model model.json\n  \

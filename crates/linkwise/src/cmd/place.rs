@@ -30,14 +30,19 @@ const LIST_BYTES_MAX: usize = 16 << 20;
     linkwise place --cluster h100 --model model.json --pods 4,4 --exclude-hosts n3 --jobs running.json\n  \
     linkwise place --cluster h100 --model model.json --requests jobs.jsonl > answers.jsonl\n\n\
     A split of 64x4 is 64 hosts of 4 GPUs each. GPUs print as n[0-63]:[0-3]; every option reads that form, too.\n\n\
-    A request line: {\"id\":1,\"gpus\":8,\"free\":[\"n0:[0-3]\",\"n[1-3]\"]}; answers come one per line, in order. --requests - reads\n\
-    standard input. Further fields, all optional: pods [4,4], jobs [{\"id\":\"a\",\"gpus\":[..],\"demand_gb_per_s\":40}], contention\n\
-    \"merge\"|\"merge-counts\"|\"physical\", loss_weight 1.0, size_bytes, search, constraints {\"only_hosts\":[..],\"excluded_hosts\":[..],\n\
-    \"gpu_type\":\"H100\",\"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true,\"uneven\":true,\"per_host\":4,\"switches_max\":1,\n\
-    \"require_level\":\"leaf\"}, slack \"5%\", groups [{\"kind\":\"tensor\",\"size\":4}] (docs/requests.md has all).\n\n\
-    Without `free` all GPUs are free that are neither drained nor held by `jobs`. A pod lies on one host, several may share one. A job\n\
-    without demand takes what the model expects of it alone. A request for one GPU gets the GPU whose\n\
-    loss costs the remaining GPUs least, with a predicted bandwidth of 0. No GPU, a GPU named twice and an unknown GPU are errors.")]
+    --requests reads a request per line, and answers one per line in the same order; - is standard input:\n  \
+      {\"id\":1,\"gpus\":8,\"free\":[\"n0:[0-3]\",\"n[1-3]\"]}\n\n\
+    All other fields are optional (docs/requests.md explains them):\n  \
+      \"pods\":[4,4]\n  \
+      \"jobs\":[{\"id\":\"a\",\"gpus\":[\"n3:0\",\"n3:1\"],\"demand_gb_per_s\":40}]\n  \
+      \"constraints\":{\"only_hosts\":[\"n0\"],\"excluded_hosts\":[\"n3\"],\"gpu_type\":\"H100\",\n  \
+      \"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true,\"uneven\":true,\n  \
+      \"per_host\":4,\"switches_max\":1,\"require_level\":\"leaf\"}\n  \
+      \"groups\":[{\"kind\":\"tensor\",\"size\":4}], \"slack\":\"5%\", \"size_bytes\":16777216\n  \
+      \"contention\":\"merge\", \"loss_weight\":1.0, \"search\":\"auto\"\n\n\
+    Without `free` all GPUs are free that are neither drained nor held by `jobs`. A pod lies on one host; several pods may share one. \
+    A job without demand takes the bandwidth that the model expects of it alone. A request for one GPU gets the GPU whose loss costs \
+    the remaining GPUs least, and a predicted bandwidth of 0. No GPU, a GPU named twice and an unknown GPU are errors.")]
 pub struct Args {
     /// Built-in cluster or cluster file; must be the one that the model was fitted on
     #[arg(long, required_unless_present = "state")]
