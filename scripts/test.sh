@@ -129,5 +129,11 @@ else
   skip clippy "this toolchain has no clippy"
 fi
 check build build || finish
+# The fuzz targets are no members of the workspace; without this check they stop compiling unnoticed. libFuzzer is C++.
+if command -v c++ >/dev/null 2>&1; then
+  check fuzz cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/fuzz"
+else
+  skip fuzz "no C++ compiler"
+fi
 tests
 finish

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use place::read::{Defaults, Reader};
-use place::{Contention, Registry, options, ranks, shape};
+use place::{Contention, Registry, Slack, options, ranks, shape};
 use std::sync::LazyLock;
 use topology::{Bytes, Cluster, GpuMask, HostId, catalog};
 
@@ -11,7 +11,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| catalog::cluster("het-4mix"
 static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::shipped);
 
 fuzz_target!(|bytes: &[u8]| {
-    let defaults = Defaults { size: Bytes::mib(16), contention: Contention::Merge, loss_weight: 0.0 };
+    let defaults = Defaults { size: Bytes::mib(16), contention: Contention::Merge, loss_weight: 0.0, slack: Slack::default() };
     let (_, asked) = Reader::new(&CLUSTER, defaults, &REGISTRY).line(bytes);
     let request = match asked {
         Ok(a) => a.request,
