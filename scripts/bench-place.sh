@@ -31,7 +31,7 @@ bench() {
 
 # --- The measured tables, the main result. Fast methods with the protocol of the papers; networks follow separately.
 real=(evaluate --truth "$tables" --resume "$out/seeds")
-cheap=random,default,topo,topo-v4,topo-greedy,slurm-bestfit,slurm-topo,bw-greedy,cascore,upper-litegd,ideal-bandpilot,bandpilot-v4/truth,bound,gp,gp+3
+cheap=even,random,default,topo,topo-v4,topo-greedy,slurm-bestfit,slurm-topo,bw-greedy,cascore,upper-litegd,ideal-bandpilot,bandpilot-v4/truth,bound,gp,gp+3
 networks=random,topo,eha,pts,bandpilot,bandpilot-v4,exact/transformer,exact/linear,gp
 for file in h100 het4mix; do
   for samples in 100 250; do

@@ -6,7 +6,7 @@ mod backend;
 mod evaluate;
 mod print;
 mod requests;
-mod rules;
+pub mod rules;
 
 use console::{Failure, Format, Progress};
 use evaluate::{Cell, METHODS, Settings, cell};

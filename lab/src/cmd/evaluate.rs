@@ -159,8 +159,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let cluster = load_cluster(&args.cluster.clone().unwrap_or_default())?;
     let truths = truths_of(&args, &cluster)?;
-    let contention = papers::searches().contention(&args.sharing).ok_or_else(|| {
-        let known: Vec<&str> = papers::searches().contentions().iter().map(|c| c.name()).collect();
+    let contention = crate::evaluation::searches().contention(&args.sharing).ok_or_else(|| {
+        let known: Vec<&str> = crate::evaluation::searches().contentions().iter().map(|c| c.name()).collect();
         Failure::input(format!("--sharing {}: known are {}", args.sharing, known.join(", ")))
     })?;
     let protocol = Protocol {

@@ -1,8 +1,9 @@
 //! Methods by name: a search, the model that guides it, and the model's readings.
 
+use super::registry::searches;
 use console::Failure;
 use measure::design::DesignKind;
-use papers::{models, searches};
+use papers::models;
 
 /// The guide of a search.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,7 +37,8 @@ pub struct MethodSpec {
 }
 
 /// Short names: name, search, guide.
-const ALIASES: [(&str, &str, &str); 16] = [
+const ALIASES: [(&str, &str, &str); 17] = [
+    ("even", "even", "-"),
     ("random", "random", "-"),
     ("default", "default", "-"),
     ("topo", "topo", "-"),
@@ -59,9 +61,9 @@ const ALIASES: [(&str, &str, &str); 16] = [
 pub const PAPER_SAMPLES: usize = 250;
 
 /// All methods: the papers', the usual schedulers', and linkwise's.
-pub const ALL: &str = "random,default,topo,slurm-topo,bw-greedy,bandpilot,ideal-bandpilot,litegd,bound,gp,gp+3";
+pub const ALL: &str = "even,random,default,topo,slurm-topo,bw-greedy,bandpilot,ideal-bandpilot,litegd,bound,gp,gp+3";
 /// The fast methods, without a network to train.
-pub const QUICK: &str = "random,default,topo,slurm-topo,bw-greedy,ideal-bandpilot,bound,gp,gp+3";
+pub const QUICK: &str = "even,random,default,topo,slurm-topo,bw-greedy,ideal-bandpilot,bound,gp,gp+3";
 
 /// Models of the papers learn from random readings; linkwise's models learn from the requested design and number.
 fn guide(kind: &str, samples: Option<usize>, design: Option<DesignKind>, ours: (usize, DesignKind)) -> Guide {

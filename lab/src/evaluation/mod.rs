@@ -6,11 +6,13 @@ mod contended;
 pub mod guides;
 pub mod methods;
 pub mod online;
+mod registry;
 pub mod replay;
 pub mod requests;
 pub mod sampling;
 mod summary;
 
+pub use registry::{even, searches};
 pub use replay::{Missing, Settings, run_seed};
 pub use requests::{Load, scenarios};
 pub use summary::{Method, Summary, summary};

@@ -182,7 +182,7 @@ fn choose(
     let search = match serving.get(m.name.as_str()) {
         Some(s) => s,
         None => {
-            drawn = papers::searches().search(&m.search, seed).ok()?;
+            drawn = crate::evaluation::searches().search(&m.search, seed).ok()?;
             &drawn
         }
     };
@@ -242,7 +242,7 @@ pub fn run_seed(
     let serving: HashMap<&str, Box<dyn Search>> = methods
         .iter()
         .filter(learns)
-        .filter_map(|m| Some((m.name.as_str(), papers::searches().search(&m.search, seed).ok()?)))
+        .filter_map(|m| Some((m.name.as_str(), crate::evaluation::searches().search(&m.search, seed).ok()?)))
         .collect();
     for (i, s) in scenarios(truth.cluster(), settings.per_k, seed).into_iter().enumerate() {
         tick();

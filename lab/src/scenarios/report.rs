@@ -2,7 +2,7 @@
 
 use super::reader::{Load, Scenario};
 use super::replay::{Replay, Settings};
-use crate::evaluation::{Summary, summary};
+use crate::evaluation::{self, Summary, summary};
 use crate::ground_truth::PublicCode;
 use lab_kit::output::table;
 use topology::Allocation;
@@ -44,7 +44,7 @@ pub struct ScenarioReport {
     pub requests_left_out: Vec<String>,
     /// Number of choices that are better than the file's optimum (in these cases the file and the tables disagree).
     pub beyond_optimum: usize,
-    /// linkwise first, then the methods of the file.
+    /// linkwise first, then the even split, then the methods of the file.
     pub methods: Vec<MethodLine>,
     /// Requests where linkwise's GBE is lowest: name, GBE in percent, the choice's counts.
     pub lowest: Vec<(String, f64, String)>,
@@ -74,19 +74,24 @@ struct Scale<'a> {
     /// Best known bandwidth of every request, GB/s. If a choice is better than the file's optimum, the best choice counts as
     /// the optimum.
     best_gb_per_s: Vec<f64>,
+    /// Bandwidth of the even split over the fewest hosts, GB/s, where it can be judged.
+    even_gb_per_s: Vec<Option<f64>>,
 }
 
 impl<'a> Scale<'a> {
-    fn of(scenarios: &'a [Scenario], replays: &[Replay]) -> Self {
+    fn of(truth: &PublicCode, scenarios: &'a [Scenario], replays: &[Replay]) -> Self {
+        let even = |s: &Scenario| truth.judge(s, &evaluation::even(truth.cluster(), &s.available, s.k)?);
+        let even_gb_per_s: Vec<Option<f64>> = scenarios.iter().map(even).collect();
         let ours = |i: usize| replays.iter().map(move |r| r.decided[i].truth_gb_per_s);
         let judged = |i: &usize| scenarios[*i].optimum_gb_per_s > 0.0 && ours(*i).all(|v| v.is_some());
         let best = |(i, s): (usize, &Scenario)| {
             let theirs = s.peers.iter().map(|p| p.truth_gb_per_s);
-            theirs.chain(ours(i).flatten()).fold(s.optimum_gb_per_s, f64::max)
+            theirs.chain(ours(i).flatten()).chain(even_gb_per_s[i]).fold(s.optimum_gb_per_s, f64::max)
         };
         Scale {
             kept: (0..scenarios.len()).filter(judged).collect(),
             best_gb_per_s: scenarios.iter().enumerate().map(best).collect(),
+            even_gb_per_s,
             scenarios,
         }
     }
@@ -94,6 +99,12 @@ impl<'a> Scale<'a> {
     /// GBE of a choice, percent.
     fn gbe(&self, request: usize, gb_per_s: f64) -> f64 {
         100.0 * gb_per_s / self.best_gb_per_s[request]
+    }
+
+    /// The line of the even split, which sees no running job.
+    fn even_line(&self) -> Option<MethodLine> {
+        let gbe = |&i: &usize| Some((self.scenarios[i].load, self.gbe(i, self.even_gb_per_s[i]?)));
+        line("even split", &self.kept.iter().filter_map(gbe).collect::<Vec<_>>(), &mut [])
     }
 
     /// One line for each method of the file, in the order of first appearance.
@@ -146,13 +157,14 @@ pub fn report(
     seeds: &[u64],
     recovered: usize,
 ) -> ScenarioReport {
-    let scale = Scale::of(scenarios, replays);
+    let scale = Scale::of(truth, scenarios, replays);
     let ours: Vec<(Load, f64)> = scale.choices(replays).map(|(i, _, v)| (scenarios[i].load, scale.gbe(i, v))).collect();
     let beyond = |&(i, _, v): &(usize, &Allocation, f64)| v > 1.0001 * scenarios[i].optimum_gb_per_s;
     let us: Vec<f64> = replays.iter().flat_map(|r| r.decided.iter().map(|d| d.us)).collect();
     let us = stats::sorted(&us);
     let mut ms: Vec<f64> = us.iter().map(|u| u / 1e3).collect();
     let mut methods: Vec<MethodLine> = line("linkwise gp", &ours, &mut ms).into_iter().collect();
+    methods.extend(scale.even_line());
     methods.extend(scale.peer_lines());
     let decision_us = (stats::nearest_quantile_of_sorted(&us, 0.5), stats::nearest_quantile_of_sorted(&us, 0.99));
     let theirs = methods.iter().find(|m| m.method == "BandPilot").and_then(|m| m.decision_ms_median);

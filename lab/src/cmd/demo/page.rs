@@ -1,7 +1,7 @@
 //! The demo's page: the results of the steps, with plots.
 
 use super::folder::Folder;
-use super::replay::{LINKWISE, PACKED, RANDOM, by_k};
+use super::replay::{EVEN, LINKWISE, PACKED, RANDOM, by_k};
 use super::{PROBES, Run, SAMPLES, words};
 use ::report::{Axis, BarSeries, Drawing, Place, Plot, Report, Section, Series, Table};
 use console::Failure;
@@ -73,7 +73,12 @@ fn gbe_by_k(run: &Run) -> Plot {
         title: title.into(),
         x: Axis::linear("GPUs requested"),
         y: Axis::linear("% of the best possible, mean"),
-        series: vec![series("linkwise", LINKWISE), series("packed", PACKED), series("random", RANDOM)],
+        series: vec![
+            series("linkwise", LINKWISE),
+            series("even", EVEN),
+            series("packed", PACKED),
+            series("random", RANDOM),
+        ],
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::source::DemoTruth;
 use super::{Fit, PROBES};
-use crate::evaluation::{Method, Summary, scenarios, summary};
+use crate::evaluation::{Method, Summary, even, scenarios, summary};
 use console::Failure;
 use place::baselines::random;
 use place::{Answer, ProbeReading, Request, answer, decide, exact, promote_by_lower_confidence_bound, worth_measuring};
@@ -21,12 +21,14 @@ const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
 /// A gain over the packed choice that users notice.
 pub const NOTICEABLE_GAIN: f64 = 1.2;
 
-/// Indices of the methods in [`Replay::methods`].
-pub const RANDOM: usize = 0;
+/// Indices of the methods in [`Replay::methods`]: the even split over the fewest hosts.
+pub const EVEN: usize = 0;
 /// The packed choice.
 pub const PACKED: usize = 1;
+/// Random GPUs.
+pub const RANDOM: usize = 2;
 /// linkwise with its fitted Gaussian process.
-pub const LINKWISE: usize = 3;
+pub const LINKWISE: usize = 4;
 
 /// One placed request.
 pub struct Decided {
@@ -40,6 +42,8 @@ pub struct Decided {
     pub chosen_gb_per_s: f64,
     /// True bandwidth of the packed choice, GB/s.
     pub packed_gb_per_s: f64,
+    /// True bandwidth of the even split, GB/s.
+    pub even_gb_per_s: f64,
     /// True bandwidth of the best choice, GB/s.
     pub best_gb_per_s: f64,
     /// Time of the answer.
@@ -71,6 +75,10 @@ impl Replay {
     pub fn gaining(&self, factor: f64) -> usize {
         self.decided.iter().filter(|d| d.gain() > factor).count()
     }
+    /// Number of requests that get at least `factor` times the even split's bandwidth.
+    pub fn gaining_over_even(&self, factor: f64) -> usize {
+        self.decided.iter().filter(|d| d.chosen_gb_per_s > factor * d.even_gb_per_s).count()
+    }
     /// Number of requests that get less than the packed choice's bandwidth, by more than 1 %.
     pub fn losing(&self) -> usize {
         self.decided.iter().filter(|d| d.gain() < 0.99).count()
@@ -97,12 +105,13 @@ pub fn by_k(method: &Method) -> Vec<(usize, f64)> {
 /// Replays `per_k` requests for every number of GPUs from 2 to all.
 pub fn replay(cluster: &Cluster, fit: &Fit, truth: &DemoTruth, per_k: usize, seed: u64) -> Result<Replay, Failure> {
     let with_probes = format!("linkwise + {PROBES} probes");
-    let names = ["random", "packed", "linkwise, bound model", "linkwise", &with_probes];
+    let names = ["even", "packed", "random", "linkwise, bound model", "linkwise", &with_probes];
     let methods = names.iter().map(|n| Method { name: (*n).into(), gbe_pct: Vec::new() }).collect();
     let mut replay = Replay { decided: Vec::new(), methods, left_out: 0 };
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xbad5eed);
     for s in scenarios(cluster, per_k, seed) {
         let at_random = random(&s.free, s.k, &mut rng);
+        let evenly = even(cluster, &s.free, s.k);
         let Some(best) = truth.optimum(&s.free, s.k).filter(|b| *b > 0.0) else {
             replay.left_out += 1;
             continue;
@@ -115,8 +124,9 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &DemoTruth, per_k: usize, see
         let by_bound = exact(cluster, &fit.bound, &request, 1).map_err(Failure::impossible)?;
         let probed = probe(cluster, &fit.gp, truth, &request)?;
         let choices = [
-            at_random.as_ref(),
+            evenly.as_ref(),
             answer.packed.as_ref().map(|p| &p.allocation),
+            at_random.as_ref(),
             by_bound.best.first().map(|c| &c.allocation),
             Some(&answer.choice.allocation),
             probed.as_ref(),
@@ -135,6 +145,7 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &DemoTruth, per_k: usize, see
             answer,
             chosen_gb_per_s: got[LINKWISE],
             packed_gb_per_s: got[PACKED],
+            even_gb_per_s: got[EVEN],
             best_gb_per_s: best,
             elapsed_us,
         });

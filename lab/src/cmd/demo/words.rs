@@ -108,10 +108,11 @@ pub fn gains(replay: &Replay, truth: &DemoTruth) -> Vec<String> {
     let mut out = Vec::new();
     let n = replay.decided.len();
     out.push(format!(
-        "{} of {n} requests get more than {NOTICEABLE_GAIN} times the {} bandwidth of the packed choice; {} get less \
-         than it, by more than 1 %.",
+        "{} of {n} requests get more than {NOTICEABLE_GAIN} times the {} bandwidth of the packed choice, and {} that of \
+         the even split; {} get less than the packed choice, by more than 1 %.",
         replay.gaining(NOTICEABLE_GAIN),
         kind(truth),
+        replay.gaining_over_even(NOTICEABLE_GAIN),
         replay.losing()
     ));
     if let (Some(d), Some(packed)) = (replay.most_gained(), replay.most_gained().and_then(|d| d.answer.packed.as_ref()))

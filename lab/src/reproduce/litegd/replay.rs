@@ -118,7 +118,7 @@ impl<'t> Guides<'t> {
 
     /// The choice of a method: its GPUs, the time in milliseconds, and the part of that time inside the model.
     pub fn choose(&self, m: &Method, free: &Allocation, k: usize, seed: u64) -> Option<(Allocation, f64, f64)> {
-        let search = papers::searches().search(m.search, seed).ok()?;
+        let search = crate::evaluation::searches().search(m.search, seed).ok()?;
         let timed = Timed::new(self.of(m.guide)?);
         let request = Request::new(k, free.clone(), self.truth.size());
         let start = Instant::now();
