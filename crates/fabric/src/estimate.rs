@@ -426,8 +426,12 @@ impl<'c> Fabric<'c> {
 
     /// Indices of the NICs that all hosts of an allocation use. O(hosts).
     fn common_nics(&self, allocation: &Allocation) -> u32 {
-        let touched = |&(h, m): &(HostId, GpuMask)| self.cluster.type_of(h).nics_touched(m);
-        allocation.parts().iter().map(touched).fold(u32::MAX, |a, b| a & b)
+        allocation.parts().iter().map(|p| self.nics_touched(p.0, p.1)).fold(u32::MAX, |a, b| a & b)
+    }
+
+    /// The NICs nearest to GPUs of a host, as bits. O(GPUs).
+    pub(crate) fn nics_touched(&self, host: HostId, mask: GpuMask) -> u32 {
+        self.tables[self.cluster.host(host).host_type].nics_touched(mask)
     }
 
     /// The uplinks that an allocation uses: tier, switch, and GB/s in one direction per GB/s of bus bandwidth.
@@ -465,17 +469,23 @@ impl<'c> Fabric<'c> {
         }
         if self.cluster.network.rails == Some(Rails::Joined) && !self.cluster.tiers().is_empty() {
             let common = self.common_nics(allocation);
+            // The switches of the lowest tier come first, in order.
+            let lowest = out.partition_point(|o| o.0 == 0);
             for &(h, m) in allocation.parts() {
-                let touched = self.cluster.type_of(h).nics_touched(m);
+                let touched = self.nics_touched(h, m);
                 let away = (touched & !common).count_ones();
                 if away == 0 {
                     continue;
                 }
                 let share = per_bus * f64::from(away) / f64::from(touched.count_ones());
                 let switch = self.cluster.switch_of(0, h);
-                match out.iter_mut().find(|o| (o.0, o.1) == (0, switch)) {
-                    Some(o) => o.2 += share,
-                    None => out.push((0, switch, share)),
+                match out[..lowest].binary_search_by_key(&switch, |o| o.1) {
+                    Ok(i) => out[i].2 += share,
+                    // The whole job is below this switch.
+                    Err(_) => match out.get_mut(lowest) {
+                        Some(o) => o.2 += share,
+                        None => out.push((0, switch, share)),
+                    },
                 }
             }
         }

@@ -36,6 +36,8 @@ pub struct IntraTable {
     entries: Vec<IntraEntry>,
     by_count: bool,
     class: GpuClass,
+    /// The NICs nearest to every GPU, as bits.
+    nearest_nics: Vec<u32>,
 }
 
 impl IntraTable {
@@ -48,7 +50,17 @@ impl IntraTable {
         } else {
             (0..1u32 << n).map(|m| intra_entry(host, GpuMask(m), constants)).collect()
         };
-        IntraTable { entries, by_count, class: GpuClass::of(&host.gpu_model) }
+        IntraTable {
+            entries,
+            by_count,
+            class: GpuClass::of(&host.gpu_model),
+            nearest_nics: (0..n).map(|g| host.nearest_nics(g)).collect(),
+        }
+    }
+
+    /// The NICs nearest to any GPU of a set, as bits. O(GPUs).
+    pub fn nics_touched(&self, mask: GpuMask) -> u32 {
+        mask.iter().fold(0, |m, g| m | self.nearest_nics[g])
     }
 
     /// The generation of the host type's GPUs.

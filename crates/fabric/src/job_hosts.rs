@@ -6,6 +6,7 @@
 
 use crate::constants::GpuClass;
 use crate::estimate::Fabric;
+use rustc_hash::FxHashMap;
 use topology::{Allocation, HostId};
 
 /// A kind of host: the GPUs and NICs that the job uses on a host.
@@ -56,7 +57,7 @@ impl JobHosts {
 }
 
 impl Fabric<'_> {
-    /// The hosts of an allocation. O(hosts x kinds).
+    /// The hosts of an allocation. O(hosts + hosts with degraded NICs x their kinds).
     pub(crate) fn job_hosts(&self, allocation: &Allocation) -> JobHosts {
         /// The fields that define a kind.
         #[derive(Clone, Copy, PartialEq)]
@@ -66,8 +67,11 @@ impl Fabric<'_> {
             /// Health of the NICs; empty if all are healthy.
             nic_health: &'h [f64],
         }
+        /// Number of kinds up to which a scan is faster than a hash.
+        const SCANNED_MAX: usize = 8;
         let mut job = JobHosts { kinds: Vec::new(), order: Vec::with_capacity(allocation.host_count()), ranks: 0 };
         let mut keys: Vec<HostKey> = Vec::new();
+        let mut healthy_kinds: FxHashMap<(usize, u32), u32> = FxHashMap::default();
         for &(host, mask) in allocation.parts() {
             let h = self.cluster().host(host);
             let healthy = h.nic_health.iter().all(|f| *f == 1.0);
@@ -77,6 +81,13 @@ impl Fabric<'_> {
             // Try the previous host's kind first: neighbouring hosts often have the same kind.
             let kind = match job.order.last() {
                 Some(&last) if keys[last as usize] == key => last as usize,
+                _ if healthy && keys.len() > SCANNED_MAX => {
+                    if healthy_kinds.is_empty() {
+                        let known = keys.iter().enumerate().filter(|k| k.1.nic_health.is_empty());
+                        healthy_kinds.extend(known.map(|(i, k)| ((k.host_type, k.mask), i as u32)));
+                    }
+                    *healthy_kinds.entry((key.host_type, key.mask)).or_insert(keys.len() as u32) as usize
+                }
                 _ => keys.iter().position(|k| *k == key).unwrap_or(keys.len()),
             };
             if kind == keys.len() {
@@ -90,7 +101,7 @@ impl Fabric<'_> {
 
     fn job_host(&self, host: HostId, mask: topology::GpuMask) -> JobHost {
         let t = self.cluster().type_of(host);
-        let touched = t.nics_touched(mask);
+        let touched = self.nics_touched(host, mask);
         let mut nics: Vec<(u8, f64)> = (0..t.nics.len())
             .filter(|i| touched >> i & 1 == 1)
             .map(|i| (i as u8, self.cluster().nic_rate(host, i).gb_per_s()))

@@ -73,7 +73,7 @@ impl Fabric<'_> {
         let per_buffer = ranks / (2.0 * (ranks - 1.0));
         let all_to_all = |gpus: f64| gpus * (ranks - gpus) / (ranks - 1.0);
         for &(host, mask) in allocation.parts().iter().filter(|p| wanted(p.0)) {
-            let touched = cluster.type_of(host).nics_touched(mask);
+            let touched = self.nics_touched(host, mask);
             let alive = |n: &u8| touched >> n & 1 == 1 && cluster.nic_rate(host, usize::from(*n)).gb_per_s() > 0.0;
             let nics: Vec<u8> = (0..32).filter(alive).collect();
             // Ratio of the bytes that leave a host to bus bandwidth: a ring sends all bytes once, a tree sends L(N)

@@ -411,8 +411,8 @@ fn ring_limit(job: &JobHosts, choice: &NcclChoice, efficiency: f64, k: &ShareCon
     let best_rate = job.kinds.iter().flat_map(|s| s.nics.iter().map(|n| n.1)).fold(0.0, f64::max);
     let unit = if best_rate > 0.0 { NIC_UNIT_GB_PER_S / best_rate } else { 1.0 };
     let mut worst = (0.0f64, (0usize, 0u8));
-    // Copies repeat the search channels exactly only if the counts divide evenly, so evaluate all channels.
-    for c in 0..ring.channels {
+    // A copy of a search channel uses the same NICs, and the ports hold the channels of all copies.
+    for c in 0..ring.channels.min(ring.search) {
         let load = ring.of_channel(c, &hops, unit, k);
         if load.0 > worst.0 {
             worst = load;

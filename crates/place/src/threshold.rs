@@ -53,10 +53,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusa
     let mut pool = Pool::new(request);
     small::singles(&options, k, rules, &mut pool);
     small::pairs(&levels, k, rules, &mut pool);
-    let mut plans = Vec::new();
-    for (id, list) in lists::lists(objective, &levels).into_iter().enumerate() {
-        plans::plan_list(&levels, id, list, k, rules, &mut plans);
-    }
+    let mut plans = plans::plan(&levels, lists::lists(objective, &levels), k, rules);
     candidates::build_candidates(&levels, &mut plans, k, &mut pool);
     if pool.candidates.is_empty() {
         let what = if request.pods.is_empty() { "limits this tight" } else { "pods of these sizes" };

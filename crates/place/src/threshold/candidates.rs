@@ -108,12 +108,12 @@ impl<'l, 'o> CandidateBuilder<'l, 'o> {
     fn choose_counts(&mut self, plan: &Plan, level: usize, k: usize) -> bool {
         let stride = self.levels.stride;
         let allowed = |i: u32| {
-            let row = &plan.table.above[i as usize * stride..][..stride];
+            let row = &plan.table.above.levels[i as usize * stride..][..stride];
             (1..stride).filter(|c| usize::from(row[*c]) >= level).fold(0u32, |m, c| m | 1 << c) & plan.counts
         };
         self.by_cap.iter_mut().for_each(Vec::clear);
         for &i in plan.table.list.iter() {
-            if usize::from(plan.table.tops[i as usize]) >= level
+            if usize::from(plan.table.above.tops[i as usize]) >= level
                 && plan.kinds >> self.levels.rows[i as usize].kind & 1 == 1
             {
                 let counts = allowed(i);
@@ -131,7 +131,7 @@ impl<'l, 'o> CandidateBuilder<'l, 'o> {
 
     /// Makes `parts` of the chosen hosts and counts. O(hosts log hosts).
     fn choose_gpus(&mut self, plan: &Plan, level: usize, sides: Sides) -> bool {
-        let floor = plan.table.floor;
+        let floor = plan.table.above.floor;
         self.parts.clear();
         let chosen = self.rows.iter().zip(&self.counts);
         self.parts.extend(

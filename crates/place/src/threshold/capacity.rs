@@ -14,10 +14,19 @@ pub(super) struct HostsByCountAndLevel {
 }
 
 impl HostsByCountAndLevel {
-    pub fn new(levels: &Levels, list: &[u32], above: &[u16]) -> HostsByCountAndLevel {
+    /// Without hosts.
+    pub fn empty(levels: &Levels) -> HostsByCountAndLevel {
         let (stride, kinds) = (levels.stride, levels.kinds);
-        let mut hosts = vec![0u32; (levels.count() + 2) * kinds * stride];
-        let mut exactly = hosts.clone();
+        let hosts = vec![0; (levels.count() + 2) * kinds * stride];
+        HostsByCountAndLevel { stride, kinds, exactly: hosts.clone(), hosts }
+    }
+
+    /// Counts the hosts of a list above a floor. O(hosts x counts + levels x kinds x counts).
+    pub fn count(&mut self, levels: &Levels, list: &[u32], above: &[u16]) {
+        let HostsByCountAndLevel { stride, kinds, hosts, exactly } = self;
+        let (stride, kinds) = (*stride, *kinds);
+        hosts.fill(0);
+        exactly.fill(0);
         let at = |level: usize, kind: u8, cap: usize| (level * kinds + usize::from(kind)) * stride + cap;
         for &i in list {
             let i = i as usize;
@@ -38,13 +47,13 @@ impl HostsByCountAndLevel {
         }
         // Sums the changes to totals, from the highest level down.
         let width = kinds * stride;
-        for level in (1..=levels.count()).rev() {
-            for j in 0..width {
-                hosts[level * width + j] = hosts[level * width + j].wrapping_add(hosts[(level + 1) * width + j]);
-                exactly[level * width + j] += exactly[(level + 1) * width + j];
+        for table in [hosts, exactly] {
+            for level in (1..=levels.count()).rev() {
+                let (lower, upper) = table.split_at_mut((level + 1) * width);
+                let sums = lower[level * width..].iter_mut().zip(&upper[..width]);
+                sums.for_each(|(n, more)| *n = n.wrapping_add(*more));
             }
         }
-        HostsByCountAndLevel { stride, kinds, hosts, exactly }
     }
 
     /// Identifies the capacity of these host types at a level.

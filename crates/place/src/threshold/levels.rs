@@ -43,6 +43,18 @@ struct Entry {
     level: u16,
 }
 
+/// The options above one floor.
+pub struct Above {
+    /// The floor.
+    pub floor: Floor,
+    /// For every row and count, the best level, or 0 if there is none: `levels[row * stride + count]`.
+    pub levels: Vec<u16>,
+    /// The best level of a row at any count.
+    pub tops: Vec<u16>,
+    /// The smallest NIC rate by kind, GB/s; infinite if a kind has no option.
+    pub thinnest: [f64; KINDS_MAX],
+}
+
 /// All options, with their intra bandwidth as a level from 1 (worst) upwards.
 pub struct Levels<'o> {
     /// The hosts.
@@ -129,34 +141,27 @@ impl<'o> Levels<'o> {
         by_nic.chain(counts.map(|count| Floor { nic_gb_per_s: lowest, count })).collect()
     }
 
-    /// For every row and count, the best level above a floor, or 0 if there is none: `out[row * stride + count]`.
-    pub fn above(&self, floor: Floor, allowed_counts: u32) -> Vec<u16> {
-        let mut out = vec![0u16; self.rows.len() * self.stride];
-        for i in 0..self.rows.len() {
-            let row = &mut out[i * self.stride..(i + 1) * self.stride];
-            for e in &self.entries[self.starts[i] as usize..self.starts[i + 1] as usize] {
-                if e.nic_gb_per_s >= floor.nic_gb_per_s && e.count >= floor.count && allowed_counts >> e.count & 1 == 1
-                {
-                    let slot = &mut row[usize::from(e.count)];
-                    *slot = (*slot).max(e.level);
-                }
-            }
-        }
-        out
-    }
-
-    /// The smallest NIC rate above a floor, by kind, GB/s; infinite if a kind has no option above it.
-    pub fn thinnest(&self, floor: Floor) -> [f64; KINDS_MAX] {
-        let mut out = [f64::INFINITY; KINDS_MAX];
-        for (i, r) in self.rows.iter().enumerate() {
+    /// The options above a floor. O(options).
+    pub fn above(&self, floor: Floor, allowed_counts: u32) -> Above {
+        let mut levels = vec![0u16; self.rows.len() * self.stride];
+        let mut thinnest = [f64::INFINITY; KINDS_MAX];
+        let mut tops = Vec::with_capacity(self.rows.len());
+        for ((i, r), row) in self.rows.iter().enumerate().zip(levels.chunks_exact_mut(self.stride)) {
+            let thin = &mut thinnest[usize::from(r.kind)];
+            let mut top = 0;
             for e in &self.entries[self.starts[i] as usize..self.starts[i + 1] as usize] {
                 if e.nic_gb_per_s >= floor.nic_gb_per_s && e.count >= floor.count {
-                    let slot = &mut out[usize::from(r.kind)];
-                    *slot = slot.min(e.nic_gb_per_s);
+                    *thin = thin.min(e.nic_gb_per_s);
+                    if allowed_counts >> e.count & 1 == 1 {
+                        let slot = &mut row[usize::from(e.count)];
+                        *slot = (*slot).max(e.level);
+                        top = top.max(e.level);
+                    }
                 }
             }
+            tops.push(top);
         }
-        out
+        Above { floor, levels, tops, thinnest }
     }
 
     /// For every kind, count and NIC rate, the two hosts with the highest intra bandwidth, in order of kind, count and

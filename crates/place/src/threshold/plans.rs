@@ -3,7 +3,7 @@
 use super::Rules;
 use super::candidates::mix;
 use super::capacity::HostsByCountAndLevel;
-use super::levels::{Floor, KINDS_MAX, Levels};
+use super::levels::{Above, KINDS_MAX, Levels};
 use predict::bound::network_at_most_gb_per_s;
 use std::rc::Rc;
 
@@ -28,28 +28,28 @@ pub(super) struct Plan {
 pub(super) struct Table {
     /// Index of the list of hosts.
     pub id: usize,
-    pub floor: Floor,
     pub list: Rc<Vec<u32>>,
-    /// `above[row * stride + count]`: the best level.
-    pub above: Vec<u16>,
-    /// The best level of a row at any count.
-    pub tops: Vec<u16>,
+    pub above: Rc<Above>,
 }
 
-/// Adds the plans of one list of hosts.
-pub(super) fn plan_list(levels: &Levels, id: usize, list: Vec<u32>, k: usize, rules: Rules, plans: &mut Vec<Plan>) {
-    let list = Rc::new(list);
-    for floor in levels.floors(rules.count_min, k / 2) {
-        let above = levels.above(floor, rules.counts);
-        let capacity = HostsByCountAndLevel::new(levels, &list, &above);
-        let tops = above.chunks_exact(levels.stride).map(|r| r.iter().copied().max().unwrap_or(0)).collect();
-        let table = Rc::new(Table { id, floor, list: list.clone(), above, tops });
-        let thinnest = levels.thinnest(floor);
-        for kinds in kind_sets(levels.kinds) {
-            let nic_gb_per_s = thinnest_nic(&thinnest, kinds);
-            PlanMaker { levels, capacity: &capacity, table: &table, nic_gb_per_s, kinds, k, rules, plans }.run();
+/// The plans of all lists of hosts, list by list. O(floors x options + lists x floors x (hosts x counts + levels)).
+pub(super) fn plan(levels: &Levels, lists: Vec<Vec<u32>>, k: usize, rules: Rules) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    let floors = levels.floors(rules.count_min, k / 2);
+    let above: Vec<Rc<Above>> = floors.into_iter().map(|floor| Rc::new(levels.above(floor, rules.counts))).collect();
+    let mut capacity = HostsByCountAndLevel::empty(levels);
+    for (id, list) in lists.into_iter().map(Rc::new).enumerate() {
+        for above in &above {
+            capacity.count(levels, &list, &above.levels);
+            let table = Rc::new(Table { id, list: list.clone(), above: above.clone() });
+            for kinds in kind_sets(levels.kinds) {
+                let nic_gb_per_s = thinnest_nic(&above.thinnest, kinds);
+                let plans = &mut plans;
+                PlanMaker { levels, capacity: &capacity, table: &table, nic_gb_per_s, kinds, k, rules, plans }.run();
+            }
         }
     }
+    plans
 }
 
 /// Sets of host types to plan with: every set up to four types, otherwise single types, pairs and all types.
@@ -105,7 +105,7 @@ impl PlanMaker<'_> {
             return self.equal_splits();
         }
         let Some(top) = self.highest(self.rules.hosts_max) else { return };
-        let most = (self.k / usize::from(self.table.floor.count)).min(top.all);
+        let most = (self.k / usize::from(self.table.above.floor.count)).min(top.all);
         self.few_hosts(&top, most);
         self.even_splits(most);
         self.fewer_hosts(top.fewest);
@@ -153,7 +153,7 @@ impl PlanMaker<'_> {
         let most_full = (self.capacity.stride - 1).min(self.k);
         let small = 2..=EVEN_HOSTS_MAX.min(most);
         let k = self.k;
-        let fewest_for = (usize::from(self.table.floor.count)..=most_full).rev().map(|full| k.div_ceil(full));
+        let fewest_for = (usize::from(self.table.above.floor.count)..=most_full).rev().map(|full| k.div_ceil(full));
         let mut tried = 0;
         for hosts in small.chain(fewest_for) {
             // Two ascending series: the second starts where the first ends.
