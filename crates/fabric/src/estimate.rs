@@ -1,6 +1,7 @@
 //! [`Fabric`]: bandwidth and time of a collective on an allocation, from the topology.
 
 use crate::constants::{Constants, GpuClass, NetworkConstants};
+use crate::crossing::Crossings;
 use crate::intra::{self, IntraEntry, IntraTable, RunOptions};
 use crate::job_hosts::JobHosts;
 use crate::network;
@@ -74,6 +75,7 @@ pub struct Fabric<'c> {
     tables: Arc<Vec<IntraTable>>,
     /// Rates of the uplinks by tier and switch, GB/s; filled on first use.
     uplinks: Arc<OnceLock<Vec<Vec<f64>>>>,
+    crossings: Option<Arc<Crossings>>,
 }
 
 /// The tables of a [`Fabric`] without a reference to its cluster.
@@ -92,6 +94,7 @@ impl FabricTables {
             constants: Arc::clone(&self.constants),
             tables: Arc::clone(&self.tables),
             uplinks: Arc::default(),
+            crossings: None,
         }
     }
 }
@@ -123,12 +126,26 @@ impl<'c> Fabric<'c> {
     /// As [`Fabric::new`], with other constants.
     pub fn with_constants(cluster: &'c Cluster, constants: Constants) -> Self {
         let tables = cluster.types.iter().map(|t| IntraTable::new(t, &constants)).collect();
-        Fabric { cluster, constants: Arc::new(constants), tables: Arc::new(tables), uplinks: Arc::default() }
+        Fabric {
+            cluster,
+            constants: Arc::new(constants),
+            tables: Arc::new(tables),
+            uplinks: Arc::default(),
+            crossings: None,
+        }
     }
     /// The same fabric with other latencies and ramps. Keeps the intra tables, so that plateau rates do not change.
     /// O(1).
     pub fn retuned(&self, constants: Constants) -> Self {
         Fabric { constants: Arc::new(constants), ..self.clone() }
+    }
+    /// The same fabric whose flows lose bandwidth above switches. O(1).
+    pub fn with_crossings(self, crossings: Option<Arc<Crossings>>) -> Self {
+        Fabric { crossings, ..self }
+    }
+    /// What flows lose above switches; None if nothing.
+    pub(crate) fn crossings(&self) -> Option<&Crossings> {
+        self.crossings.as_deref()
     }
     /// The constants in use.
     pub fn constants(&self) -> &Constants {
@@ -220,9 +237,10 @@ impl<'c> Fabric<'c> {
             let algorithm = allocation.parts().first().and_then(|&(h, m)| self.intra_us(h, m, collective, size, run).1);
             (f64::INFINITY, None, algorithm)
         } else {
-            let bound = self.network_bound(allocation, &self.job_hosts(allocation), collective, size, None);
+            let job = self.job_hosts(allocation);
+            let bound = self.network_bound(allocation, &job, collective, size, None);
             let nic = match bound.limiter {
-                NetworkLimiter::Nic(h, n) => Some((allocation.parts()[h].0, usize::from(n))),
+                NetworkLimiter::Nic(h, n) => Some((allocation.parts()[job.place(h)].0, usize::from(n))),
                 NetworkLimiter::Named(_) => None,
             };
             (bound.busbw_gb_per_s, nic, bound.algorithm)
@@ -358,8 +376,11 @@ impl<'c> Fabric<'c> {
             choice.ll128 = false;
         }
         let (busbw_gb_per_s, limiter) = match collective {
-            Collective::AllToAll => all_to_all_limit(job, efficiency),
-            Collective::SendRecv => send_recv_limit(job, efficiency),
+            Collective::AllToAll | Collective::SendRecv => {
+                let limit = if collective == Collective::AllToAll { all_to_all_limit } else { send_recv_limit };
+                let (rate, limiter) = limit(job, efficiency);
+                (rate * self.crossings().map_or(1.0, |c| c.worst(self.cluster, allocation.parts())), limiter)
+            }
             _ => {
                 let limit = network::limit(job, &choice, algorithm, efficiency, &self.constants);
                 (limit.busbw_gb_per_s, NetworkLimiter::Nic(limit.nic.0, limit.nic.1))
@@ -449,7 +470,8 @@ impl<'c> Fabric<'c> {
         tree: bool,
     ) -> Vec<(usize, usize, f64)> {
         let ranks = allocation.gpu_count() as f64;
-        let order = if tree { self.grouped_by_switch(allocation) } else { Vec::new() };
+        let order = if tree { Crossings::grouped(self.cluster, allocation.parts()) } else { Vec::new() };
+        let order: Vec<HostId> = order.into_iter().map(|i| allocation.parts()[i as usize].0).collect();
         let mut out = Vec::new();
         for t in 0..self.cluster.tiers().len() {
             let below = self.cluster.gpus_below(t, allocation);
@@ -490,18 +512,6 @@ impl<'c> Fabric<'c> {
             }
         }
         out
-    }
-
-    /// The hosts of an allocation in the order of the trees: on every tier, the hosts below one switch are adjacent.
-    fn grouped_by_switch(&self, allocation: &Allocation) -> Vec<HostId> {
-        let mut hosts: Vec<HostId> = allocation.parts().iter().map(|p| p.0).collect();
-        let tiers = self.cluster.tiers().len();
-        hosts.sort_by_cached_key(|h| {
-            let mut key = [0; topology::switches::TIERS_MAX];
-            (0..tiers).for_each(|t| key[tiers - 1 - t] = self.cluster.switch_of(t, *h));
-            key
-        });
-        hosts
     }
 
     /// For every switch in `below`, the number of links of both trees that leave its hosts.
@@ -591,7 +601,7 @@ impl<'c> Fabric<'c> {
             _ if flow_us < us * 0.5 => Bottleneck::Latency,
             (Some((rate, host)), _) if rate < network.busbw_gb_per_s => Bottleneck::Host { host },
             (_, NetworkLimiter::Nic(h, nic)) => {
-                Bottleneck::Nic { host: allocation.parts()[h].0, nic: usize::from(nic) }
+                Bottleneck::Nic { host: allocation.parts()[job.place(h)].0, nic: usize::from(nic) }
             }
             (_, NetworkLimiter::Named(name)) => Bottleneck::Network { name },
         };

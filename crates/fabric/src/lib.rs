@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod constants;
+pub mod crossing;
 pub mod cycles;
 pub mod estimate;
 pub mod intra;
@@ -12,6 +13,7 @@ pub mod tree;
 pub mod validated;
 
 pub use constants::{Constants, GpuClass};
+pub use crossing::Crossings;
 pub use estimate::{BandwidthLimits, Bottleneck, Estimate, Fabric, FabricTables};
 pub use intra::{IntraEntry, IntraTable, RunOptions, intra_busbw};
 pub use jobs::{Claim, ConcurrentJob, Joined, RunningClaims, SharedLink};

@@ -9,6 +9,7 @@
 use crate::constants::{Constants, GpuClass, ShareConstants};
 pub use crate::job_hosts::{JobHost, JobHosts};
 use crate::tree;
+use rustc_hash::FxHashSet;
 use topology::nccl::Algorithm;
 
 /// Maximum number of NICs of one host.
@@ -286,29 +287,35 @@ struct RingHop {
     swap: bool,
     before: usize,
     swap_before: bool,
+    /// Loads of the flow from the host before and of the flow to the next host, over those without loss above switches;
+    /// the highest of equal hops.
+    loss: [f64; 2],
 }
 
-/// The distinct hops of a ring, ordered by first position. O(hosts).
+/// The distinct hops of a ring, ordered by first position. O(hosts x tiers).
 fn hops(job: &JobHosts, swap_any: bool) -> Vec<RingHop> {
     let (n, kinds) = (job.hosts(), job.kinds.len());
     let mut out: Vec<RingHop> = Vec::new();
     // With few hosts most hops are distinct. With many kinds of hosts, finding equal hops costs more time than it
     // saves.
     let skip_equal = n > 8 && kinds <= 256;
-    let mut seen = vec![false; if skip_equal { kinds * kinds * 4 } else { 0 }];
+    let mut seen = vec![0u32; if skip_equal { kinds * kinds * 4 } else { 0 }];
+    let load = |a: usize, b: usize| job.crossings.as_ref().map_or(1.0, |c| c.load(a, b));
     let swaps = |h: usize| swap_any && h % 2 == 1;
     let mut last = n - 1;
     for at in 0..n {
         let (kind, before) = (job.kind(at), job.kind(last));
-        let hop = RingHop { at, kind, swap: swaps(at), before, swap_before: swaps(last) };
+        let loss = [load(last, at), load(at, if at + 1 == n { 0 } else { at + 1 })];
+        let hop = RingHop { at, kind, swap: swaps(at), before, swap_before: swaps(last), loss };
         last = at;
         if skip_equal {
             let known =
                 &mut seen[((before * kinds + kind) * 2 + usize::from(hop.swap_before)) * 2 + usize::from(hop.swap)];
-            if *known {
+            if let Some(equal) = known.checked_sub(1).map(|i| &mut out[i as usize]) {
+                equal.loss = [equal.loss[0].max(loss[0]), equal.loss[1].max(loss[1])];
                 continue;
             }
-            *known = true;
+            *known = out.len() as u32 + 1;
         }
         out.push(hop);
     }
@@ -381,13 +388,15 @@ impl<'a> RingLoad<'a> {
             let feeders = before[..self.job.kinds[hop.before].nics.len()].iter().filter(|b| *b & into != 0).count();
             let landed = if far { own_ports.landing[side.receiver(c, self.search, hop.swap)] } else { 0 };
             met |= landed;
-            for (mask, nic, inbound) in [(into, i, true), (own_ports.by[1][o], o, false)] {
+            for (mask, nic, inbound, loss) in
+                [(into, i, true, hop.loss[0]), (own_ports.by[1][o], o, false, hop.loss[1])]
+            {
                 met |= mask;
                 let rate = side.nics[nic].1;
                 let load = f64::from(mask.count_ones()) * NIC_UNIT_GB_PER_S / rate.max(1e-9);
                 own = own.max(load);
                 let incast = inbound && feeders > 1;
-                let mut weighted = load;
+                let mut weighted = load * loss;
                 if incast {
                     weighted *= if far { k.incast_far } else { k.incast };
                 }
@@ -427,23 +436,33 @@ fn ring_limit(job: &JobHosts, choice: &NcclChoice, efficiency: f64, k: &ShareCon
 /// Trees: the NIC with the most tree links sets the limit.
 fn tree_limit(job: &JobHosts, choice: &NcclChoice, factor: f64) -> NetworkLimit {
     let (n, channels) = (choice.search, choice.channels);
-    let mut worst = (0.0f64, (0usize, 0u8));
-    // Link counts are below 4.
-    let mut seen = vec![false; job.kinds.len() * 16];
+    let lossy = job.crossings.as_ref().map(|c| tree::link_loads(job.hosts(), c));
+    // The first of the hosts of equal kind and equal loads. Numbers of links are below 4 in each tree.
+    let mut seen = vec![false; if lossy.is_none() { job.kinds.len() * 16 } else { 0 }];
+    let mut seen_lossy: FxHashSet<(usize, [u64; 2])> = FxHashSet::default();
+    let mut distinct: Vec<(usize, [f64; 2])> = Vec::new();
     for h in 0..job.hosts() {
-        let kind = job.kind(h);
-        let link_counts = tree::link_counts(job.hosts(), h);
-        if std::mem::replace(&mut seen[(kind * 4 + link_counts[0]) * 4 + link_counts[1]], true) {
-            continue;
+        let (kind, links) = (job.kind(h), tree::link_counts(job.hosts(), h));
+        let (new, loads) = match &lossy {
+            None => {
+                (!std::mem::replace(&mut seen[(kind * 4 + links[0]) * 4 + links[1]], true), links.map(|l| l as f64))
+            }
+            Some(l) => (seen_lossy.insert((kind, l[h].map(f64::to_bits))), l[h]),
+        };
+        if new {
+            distinct.push((h, loads));
         }
-        let side = &job.kinds[kind];
-        let mut load = [0usize; NICS_MAX];
+    }
+    let mut worst = (0.0f64, (0usize, 0u8));
+    for (h, loads) in distinct {
+        let side = &job.kinds[job.kind(h)];
+        let mut load = [0.0f64; NICS_MAX];
         for c in 0..channels {
             let t = c % (2 * n);
-            load[t % n % side.nics.len()] += link_counts[usize::from(t >= n)];
+            load[t % n % side.nics.len()] += loads[usize::from(t >= n)];
         }
         for (i, &(nic, rate)) in side.nics.iter().enumerate() {
-            let weighted = load[i] as f64 / rate.max(1e-9);
+            let weighted = load[i] / rate.max(1e-9);
             if weighted > worst.0 {
                 worst = (weighted, (h, nic));
             }
@@ -468,7 +487,11 @@ fn nvls_tree_limit(job: &JobHosts, bus: f64, efficiency: f64, k: &ShareConstants
         }
     }
     let many = if job.hosts() > 2 { k.nvls_tree_many } else { 1.0 };
-    let nic = efficiency * worst.0 * heads as f64 / tree::busiest_host_load(job.hosts()) * many;
+    let busiest = match &job.crossings {
+        None => tree::busiest_host_load(job.hosts()),
+        Some(c) => tree::link_loads(job.hosts(), c).into_iter().map(|l| (l[0] + l[1]) / 2.0).fold(1.0, f64::max),
+    };
+    let nic = efficiency * worst.0 * heads as f64 / busiest * many;
     let ceiling = job.kinds.iter().map(|s| s.ring_gb_per_s).fold(f64::INFINITY, f64::min) * k.nvls_tree_ceiling;
     NetworkLimit { busbw_gb_per_s: bus * soft_min(nic, ceiling, 9.8), nic: (job.first_of(worst.1.0), worst.1.1) }
 }

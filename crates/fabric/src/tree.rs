@@ -1,5 +1,7 @@
 //! NCCL's double binary tree over hosts: the number of tree links of every host.
 
+use crate::crossing::JobCrossings;
+
 /// Number of links of `rank` to its parent and children in one binary tree over `n` ranks. In NCCL's tree the lowest
 /// set bit of a rank is its height. The left child is half of that bit lower, the right child is the highest existing
 /// rank of the other half (src/graph/trees.cc).
@@ -28,25 +30,36 @@ fn parent(n: usize, rank: usize) -> Option<usize> {
     Some(if up < n { up } else { rank ^ bit })
 }
 
+/// The links of both trees over `n` hosts: `(tree, host, its parent)`. O(hosts).
+pub fn links(n: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    // The positions in the second tree are those of `link_counts`.
+    let other = move |place: usize| if n.is_multiple_of(2) { n - 1 - place } else { (place + 1) % n };
+    (1..n)
+        .filter_map(move |rank| Some((rank, parent(n, rank)?)))
+        .flat_map(move |(rank, up)| [(0, rank, up), (1, other(rank), other(up))])
+}
+
 /// For every switch, the number of links of both trees that leave the hosts below it. `switch_of[i]` is the switch
 /// above host `i` of the trees, less than `switches`. O(hosts).
 pub fn links_that_leave(switch_of: &[u32], switches: usize) -> Vec<u32> {
-    let n = switch_of.len();
     let mut out = vec![0; switches];
-    let mut link = |a: usize, b: usize| {
+    for (_, a, b) in links(switch_of.len()) {
         let (a, b) = (switch_of[a] as usize, switch_of[b] as usize);
         if a != b {
             out[a] += 1;
             out[b] += 1;
         }
-    };
-    // The positions in the second tree are those of `link_counts`.
-    let other = |place: usize| if n.is_multiple_of(2) { n - 1 - place } else { (place + 1) % n };
-    for rank in 1..n {
-        if let Some(up) = parent(n, rank) {
-            link(rank, up);
-            link(other(rank), other(up));
-        }
+    }
+    out
+}
+
+/// By host, the load of its links in each tree: 1 for a link that loses nothing. O(hosts x tiers).
+pub fn link_loads(hosts: usize, crossings: &JobCrossings) -> Vec<[f64; 2]> {
+    let mut out = vec![[0.0; 2]; hosts];
+    for (tree, a, b) in links(hosts) {
+        let load = crossings.load(a, b);
+        out[a][tree] += load;
+        out[b][tree] += load;
     }
     out
 }

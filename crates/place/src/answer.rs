@@ -344,11 +344,17 @@ fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<F
         return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations });
     }
     let Some(first) = best.first() else { return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations }) };
-    let mut choices = Rule::new(objective).choices(first.allocation.host_count());
+    let mut rule = Rule::new(objective);
+    let mut choices = rule.choices(first.allocation.host_count());
+    for from in choices.first().cloned().into_iter().chain([first.allocation.clone()]) {
+        let (better, judged) = rule.rearranged(&from);
+        evaluations += judged;
+        choices.extend(better);
+    }
     choices.iter_mut().for_each(|a| *a = align(a).unwrap_or_else(|| a.clone()));
     let mut values = Vec::new();
     objective.scores(&Candidates::of(objective.table(), &choices), &mut values);
-    let evaluations = evaluations + choices.len() as u64;
+    evaluations += choices.len() as u64;
     let cost = |a: &Allocation| Cost::of(objective.cluster, &request.free, a);
     let of_first = cost(&first.allocation);
     // The policy can choose only a better or a cheaper candidate.

@@ -8,6 +8,8 @@
 //! jobs, the hosts with the highest predictions, higher switches. These are cheap allocations. If the rule's own choice
 //! is too slow, [`crate::policy`] can select one of them.
 
+mod rearranged;
+
 use crate::objective::Objective;
 use crate::request::Split;
 use crate::threshold::fill::water_fill;

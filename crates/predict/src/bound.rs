@@ -166,18 +166,18 @@ impl Bounds<'_> {
         let cluster = &self.site.cluster;
         let physics = || {
             let stand_in = Allocation::new(list.iter().copied());
-            self.tables.on(cluster).estimate_between_hosts(&stand_in, self.collective, self.size).busbw.gb_per_s()
+            let fabric = self.tables.on(cluster).with_crossings(self.site.crossings());
+            fabric.estimate_between_hosts(&stand_in, self.collective, self.size).busbw.gb_per_s()
         };
-        let kept = self.site.kept(list);
         let nccl = self.nccl.and_then(|n| n.busbw_gb_per_s(cache, cluster, list, self.collective, self.size));
-        let Some(nccl) = nccl else { return kept * physics() };
+        let Some(nccl) = nccl else { return physics() };
         let gpus = parts.iter().map(|p| p.count as usize).sum();
         let thinnest = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
         // Searches prune by this upper bound.
         let most = network_at_most_gb_per_s(thinnest, parts.len(), gpus);
         let plain = self.site.is_one_switch();
         // NCCL's model includes the NICs but not the switches above them.
-        kept * nccl.min(most).min(if plain { f64::INFINITY } else { physics() })
+        if plain { nccl.min(most) } else { (self.site.kept(list) * nccl.min(most)).min(physics()) }
     }
 
     /// The component that limits the candidate.
@@ -192,7 +192,7 @@ impl Bounds<'_> {
             return Limit::Intra { host };
         }
         let nccl = self.nccl.and_then(|n| n.limit(&self.site.cluster, &list, self.collective, self.size));
-        let e = self.tables.on(&self.site.cluster).estimate_between_hosts(
+        let e = self.tables.on(&self.site.cluster).with_crossings(self.site.crossings()).estimate_between_hosts(
             &Allocation::new(list),
             self.collective,
             self.size,

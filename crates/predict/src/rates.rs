@@ -6,8 +6,10 @@
 //! searches compute with it, so each rate enters the physics' minimum. Types, tiers, switches and hosts are identified
 //! by name, because indices change when the cluster file changes.
 
+use fabric::Crossings;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use topology::{Bandwidth, Cluster, HostId};
 
 /// Range of the factor of a host type's NICs. Files are wrong by up to a factor of ten (Gbit/s for GB/s).
@@ -200,8 +202,8 @@ pub struct RatedCluster {
     pub cluster: Cluster,
     /// By host: a number shared by all hosts of equal type and equal NIC health.
     kinds: Vec<u32>,
-    /// By tier: share of bandwidth that flows keep when they cross it.
-    kept: Vec<f64>,
+    /// What flows lose above switches; None if nothing.
+    crossings: Option<Arc<Crossings>>,
     /// True if all hosts are below a single switch, so that positions in the network are equivalent.
     one_switch: bool,
 }
@@ -212,8 +214,7 @@ impl RatedCluster {
         let kinds = RatedCluster::kinds_of(&cluster);
         let network = &cluster.network;
         let one_switch = network.tiers.is_empty() && network.host_links.is_empty() && network.rails.is_none();
-        let kept = vec![1.0; cluster.tiers().len()];
-        RatedCluster { cluster, kinds, kept, one_switch }
+        RatedCluster { cluster, kinds, crossings: None, one_switch }
     }
 
     /// By host: a number shared by all hosts of equal type and equal NIC health. O(hosts).
@@ -243,7 +244,7 @@ impl RatedCluster {
         for (from, to) in told.network.tiers.iter().zip(&mut self.cluster.network.tiers) {
             to.oversubscription = from.oversubscription / rates.tier(&from.name).uplinks;
         }
-        self.kept = told.tiers().iter().map(|t| rates.tier(&t.name).kept).collect();
+        self.crossings = Crossings::new(told.tiers().iter().map(|t| rates.tier(&t.name).kept).collect()).map(Arc::new);
     }
 
     /// By host: the number of its kind (see [`RatedCluster::kinds_of`]).
@@ -261,20 +262,13 @@ impl RatedCluster {
         self.one_switch
     }
 
-    /// Share of bandwidth that flows between these hosts keep, given the tiers that the hosts span. O(hosts x tiers);
-    /// O(1) if no tier loses bandwidth.
+    /// What flows lose above switches; None if nothing.
+    pub(crate) fn crossings(&self) -> Option<Arc<Crossings>> {
+        self.crossings.clone()
+    }
+
+    /// Share of bandwidth that the slowest flow between these hosts keeps. O(hosts x tiers).
     pub(crate) fn kept(&self, hosts: &[(HostId, topology::GpuMask)]) -> f64 {
-        let mut share = 1.0;
-        for (tier, kept) in self.kept.iter().enumerate() {
-            let spans = || {
-                let mut switches = hosts.iter().map(|h| self.cluster.switch_of(tier, h.0));
-                let first = switches.next();
-                switches.any(|s| Some(s) != first)
-            };
-            if *kept < 1.0 && spans() {
-                share *= kept;
-            }
-        }
-        share
+        self.crossings.as_ref().map_or(1.0, |c| c.worst(&self.cluster, hosts))
     }
 }

@@ -12,8 +12,9 @@
 
 use crate::calibrate::CalibrationReading;
 use crate::rates::{Part, RatedCluster, SlowPart, slow_down};
-use fabric::{Fabric, FabricTables};
+use fabric::{Crossings, Fabric, FabricTables};
 use std::collections::HashMap;
+use std::sync::Arc;
 use topology::{Allocation, Bytes, Cluster, Collective, HostId};
 
 /// Candidate shares of its rate for a slow part. The Gaussian process corrects for parts at higher shares.
@@ -76,6 +77,7 @@ struct Explained {
 
 struct Search<'a> {
     tables: &'a FabricTables,
+    crossings: Option<Arc<Crossings>>,
     collective: Collective,
     seen: Vec<Seen>,
     classes: usize,
@@ -155,16 +157,15 @@ impl<'a> Search<'a> {
             let allocation = Allocation::new(r.parts.iter().map(|p| (p.host, p.mask)));
             let next = classes.len();
             let class = *classes.entry((r.size, allocation.host_count() == 2)).or_insert(next);
-            let kept = site.kept(allocation.parts());
             seen.push(Seen {
                 class,
                 allocation,
                 size: r.size,
-                ln_busbw: (r.busbw_gb_per_s / kept).ln(),
-                inside_gb_per_s: r.parts.iter().map(|p| p.intra_gb_per_s).fold(f64::INFINITY, f64::min) / kept,
+                ln_busbw: r.busbw_gb_per_s.ln(),
+                inside_gb_per_s: r.parts.iter().map(|p| p.intra_gb_per_s).fold(f64::INFINITY, f64::min),
             });
         }
-        Search { tables, collective, seen, classes: classes.len(), sd: SD.0 }
+        Search { tables, crossings: site.crossings(), collective, seen, classes: classes.len(), sd: SD.0 }
     }
 
     fn residual(&self, i: usize, fabric: &Fabric) -> f64 {
@@ -174,7 +175,7 @@ impl<'a> Search<'a> {
     }
 
     fn residuals(&self, site: &RatedCluster) -> Vec<f64> {
-        let fabric = self.tables.on(&site.cluster);
+        let fabric = self.tables.on(&site.cluster).with_crossings(self.crossings.clone());
         (0..self.seen.len()).map(|i| self.residual(i, &fabric)).collect()
     }
 
@@ -286,7 +287,7 @@ impl<'a> Search<'a> {
         let before: Vec<Vec<f64>> = suspect.nics.iter().map(|n| work.hosts[n.0.index()].nic_health.clone()).collect();
         slow_down(work, &suspect.nics, factor);
         let mut residuals = now.residuals.clone();
-        let fabric = self.tables.on(work);
+        let fabric = self.tables.on(work).with_crossings(self.crossings.clone());
         suspect.touched.iter().for_each(|i| residuals[*i as usize] = self.residual(*i as usize, &fabric));
         for (n, health) in suspect.nics.iter().zip(before) {
             work.hosts[n.0.index()].nic_health = health;
