@@ -310,28 +310,21 @@ impl<'c> Fabric<'c> {
         self.tables[self.cluster.host(host).host_type].class()
     }
 
-    fn network_constants(&self, allocation: &Allocation) -> &NetworkConstants {
-        let classes = allocation.parts().iter().map(|p| self.class_of(p.0));
-        self.constants.network(self.cluster.network.class, classes.min().unwrap_or(GpuClass::Ampere))
+    fn network_constants(&self, job: &JobHosts) -> &NetworkConstants {
+        let oldest = job.kinds.iter().map(|k| k.class).min().unwrap_or(GpuClass::Ampere);
+        self.constants.network(self.cluster.network.class, oldest)
     }
 
     /// Share of the NICs' line rate that a job's payload reaches.
-    pub(crate) fn efficiency(&self, allocation: &Allocation) -> f64 {
-        self.network_constants(allocation).efficiency
+    pub(crate) fn efficiency(&self, job: &JobHosts) -> f64 {
+        self.network_constants(job).efficiency
     }
 
-    /// The algorithm that carries a collective of several hosts. O(hosts).
-    pub(crate) fn algorithm_between(
-        &self,
-        allocation: &Allocation,
-        collective: Collective,
-        size: Bytes,
-    ) -> Option<Algorithm> {
+    /// The algorithm that carries a collective of several hosts. O(kinds of hosts).
+    pub(crate) fn algorithm_between(&self, job: &JobHosts, collective: Collective, size: Bytes) -> Option<Algorithm> {
         match collective {
             Collective::AllToAll | Collective::SendRecv => None,
-            Collective::AllReduce => {
-                Some(network::predict_nccl_choice(&self.job_hosts(allocation), size.as_f64()).algorithm)
-            }
+            Collective::AllReduce => Some(network::predict_nccl_choice(job, size.as_f64()).algorithm),
             _ => Some(Algorithm::Ring),
         }
     }
@@ -345,7 +338,7 @@ impl<'c> Fabric<'c> {
         size: Bytes,
         forced: Option<Algorithm>,
     ) -> NetworkBound {
-        let efficiency = self.network_constants(allocation).efficiency;
+        let efficiency = self.efficiency(job);
         let mut choice = network::predict_nccl_choice(job, size.as_f64());
         let algorithm = match (collective, forced) {
             (Collective::AllToAll | Collective::SendRecv, _) => None,
@@ -471,6 +464,7 @@ impl<'c> Fabric<'c> {
             let common = self.common_nics(allocation);
             // The switches of the lowest tier come first, in order.
             let lowest = out.partition_point(|o| o.0 == 0);
+            let mut last = 0;
             for &(h, m) in allocation.parts() {
                 let touched = self.nics_touched(h, m);
                 let away = (touched & !common).count_ones();
@@ -479,14 +473,14 @@ impl<'c> Fabric<'c> {
                 }
                 let share = per_bus * f64::from(away) / f64::from(touched.count_ones());
                 let switch = self.cluster.switch_of(0, h);
-                match out[..lowest].binary_search_by_key(&switch, |o| o.1) {
-                    Ok(i) => out[i].2 += share,
-                    // The whole job is below this switch.
-                    Err(_) => match out.get_mut(lowest) {
-                        Some(o) => o.2 += share,
-                        None => out.push((0, switch, share)),
-                    },
+                if out.is_empty() {
+                    out.push((0, switch, share)); // the whole job is below this switch
+                    continue;
                 }
+                if out[last].1 != switch {
+                    last = out[..lowest].partition_point(|o| o.1 < switch);
+                }
+                out[last].2 += share;
             }
         }
         out
@@ -496,19 +490,27 @@ impl<'c> Fabric<'c> {
     fn grouped_by_switch(&self, allocation: &Allocation) -> Vec<HostId> {
         let mut hosts: Vec<HostId> = allocation.parts().iter().map(|p| p.0).collect();
         let tiers = self.cluster.tiers().len();
-        hosts.sort_by_cached_key(|h| {
+        let key = |h: &HostId| {
             let mut key = [0; topology::switches::TIERS_MAX];
             (0..tiers).for_each(|t| key[tiers - 1 - t] = self.cluster.switch_of(t, *h));
             key
-        });
+        };
+        // Below regular switches the hosts are already in this order.
+        if !hosts.is_sorted_by_key(key) {
+            hosts.sort_by_cached_key(key);
+        }
         hosts
     }
 
     /// For every switch in `below`, the number of links of both trees that leave its hosts.
     fn tree_links(&self, tier: usize, order: &[HostId], below: &[(usize, usize)]) -> Vec<u32> {
+        let mut last = 0;
         let place = |h: &HostId| {
             let switch = self.cluster.switch_of(tier, *h);
-            below.partition_point(|b| b.0 < switch) as u32
+            if below[last].0 != switch {
+                last = below.partition_point(|b| b.0 < switch);
+            }
+            last as u32
         };
         tree::links_that_leave(&order.iter().map(place).collect::<Vec<_>>(), below.len())
     }
@@ -561,7 +563,7 @@ impl<'c> Fabric<'c> {
         limit_by_hosts: bool,
     ) -> Estimate {
         let network = self.network_bound(allocation, job, collective, size, run.algorithm);
-        let constants = self.network_constants(allocation);
+        let constants = self.network_constants(job);
         let size_bytes = size.as_f64().max(1.0);
         let intra_min = match limit_by_hosts {
             true => tightest_host(job, network.algorithm),
