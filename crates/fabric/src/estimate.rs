@@ -74,6 +74,8 @@ pub struct Fabric<'c> {
     tables: Arc<Vec<IntraTable>>,
     /// Rates of the uplinks by tier and switch, GB/s; filled on first use.
     uplinks: Arc<OnceLock<Vec<Vec<f64>>>>,
+    /// Sum of the line rates of a host's NICs by host type, GB/s; filled on first use.
+    lines: Arc<OnceLock<Vec<f64>>>,
 }
 
 /// The tables of a [`Fabric`] without a reference to its cluster.
@@ -92,6 +94,7 @@ impl FabricTables {
             constants: Arc::clone(&self.constants),
             tables: Arc::clone(&self.tables),
             uplinks: Arc::default(),
+            lines: Arc::default(),
         }
     }
 }
@@ -123,7 +126,8 @@ impl<'c> Fabric<'c> {
     /// As [`Fabric::new`], with other constants.
     pub fn with_constants(cluster: &'c Cluster, constants: Constants) -> Self {
         let tables = cluster.types.iter().map(|t| IntraTable::new(t, &constants)).collect();
-        Fabric { cluster, constants: Arc::new(constants), tables: Arc::new(tables), uplinks: Arc::default() }
+        let (constants, tables) = (Arc::new(constants), Arc::new(tables));
+        Fabric { cluster, constants, tables, uplinks: Arc::default(), lines: Arc::default() }
     }
     /// The same fabric with other latencies and ramps. Keeps the intra tables, so that plateau rates do not change.
     /// O(1).
@@ -240,20 +244,33 @@ impl<'c> Fabric<'c> {
     /// by the oversubscriptions of its tier and of the tiers below. O(1), but O(hosts x tiers) for the first call on a
     /// cluster with several host types.
     pub fn uplink_gb_per_s(&self, tier: usize, switch: usize) -> f64 {
-        let line = |t: &topology::HostType| t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum::<f64>();
-        let below = self.cluster.oversubscription_up_to(tier).max(1e-6);
-        if let [only] = &self.cluster.types[..] {
-            return line(only) * self.cluster.hosts_below(tier, switch).len() as f64 / below;
-        }
-        let rates = self.uplinks.get_or_init(|| {
-            let lines: Vec<f64> = self.cluster.types.iter().map(line).collect();
+        if self.cluster.types.len() > 1 && self.uplinks.get().is_none() {
             let tiers = 0..self.cluster.tiers().len();
-            let of = |hosts: topology::switches::SwitchHosts<'_>| {
-                hosts.map(|h| lines[self.cluster.host(h).host_type]).sum::<f64>()
-            };
-            tiers.map(|t| self.cluster.switches(t).map(of).collect()).collect()
-        });
-        rates[tier][switch] / below
+            let of = |t: usize| (0..self.cluster.switch_count(t)).map(|s| self.lines_below(t, s)).collect();
+            let _ = self.uplinks.set(tiers.map(of).collect());
+        }
+        self.uplink_once_gb_per_s(tier, switch)
+    }
+
+    /// The same for a few switches of a cluster: O(hosts below the switch) if the rates of all switches are not known.
+    fn uplink_once_gb_per_s(&self, tier: usize, switch: usize) -> f64 {
+        let below = self.cluster.oversubscription_up_to(tier).max(1e-6);
+        match self.uplinks.get() {
+            Some(rates) => rates[tier][switch] / below,
+            None => self.lines_below(tier, switch) / below,
+        }
+    }
+
+    /// Sum of the line rates of the NICs of the hosts below a switch, GB/s. O(hosts below the switch), O(1) with one
+    /// host type.
+    fn lines_below(&self, tier: usize, switch: usize) -> f64 {
+        let line = |t: &topology::HostType| t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum();
+        let lines = self.lines.get_or_init(|| self.cluster.types.iter().map(line).collect());
+        let hosts = self.cluster.hosts_below(tier, switch);
+        match lines[..] {
+            [only] => only * hosts.len() as f64,
+            _ => hosts.map(|h| lines[self.cluster.host(h).host_type]).sum(),
+        }
     }
 
     /// Upper bound on the bus bandwidth of an allocation for any algorithm and size, from line rates and even loads,
@@ -403,7 +420,7 @@ impl<'c> Fabric<'c> {
             }
         }
         for (t, switch, cross) in self.uplink_crossings(allocation, collective, per_bus, tree) {
-            let up = self.uplink_gb_per_s(t, switch) * efficiency;
+            let up = self.uplink_once_gb_per_s(t, switch) * efficiency;
             offer(up / cross.max(1e-12), network.tiers[t].name.clone());
         }
         if network.rails == Some(Rails::Separate) {
