@@ -4,7 +4,7 @@ use crate::gpus::GpuList;
 use place::{Answer, Bottleneck, Request, Scored};
 use predict::{BandwidthModel, Model};
 use serde::{Deserialize, Serialize};
-use topology::{Allocation, Cluster, Collective};
+use topology::{Allocation, Bytes, Cluster, Collective};
 
 /// Number of candidates that the answer lists as worth measuring.
 const PROBES: usize = 3;
@@ -70,6 +70,28 @@ pub struct PlaceAnswer {
     /// How the network differs from that of the model's fit; what the model learned of the former network may not hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network_changes: Vec<String>,
+    /// Why the prediction is extrapolated, a few words each: neither published measurements nor the model's readings
+    /// cover the choice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outside_validated: Vec<String>,
+}
+
+/// Why neither published measurements ([`fabric::validated`]) nor the readings of the model cover a prediction; empty if
+/// they do. Readings cover up to their largest number of hosts, and the sizes between the smallest and the largest of
+/// the model. O(hosts of the allocation).
+pub(crate) fn outside_validated(cluster: &Cluster, model: &Model, a: &Allocation, size: Bytes) -> Vec<String> {
+    let sizes = model.sizes();
+    let between = sizes.first().is_some_and(|s| *s <= size) && sizes.last().is_some_and(|s| size <= *s);
+    if between && model.hosts_measured_max().is_some_and(|most| a.host_count() <= most) {
+        return Vec::new();
+    }
+    fabric::validated(cluster, a, model.collective(), size).iter().map(ToString::to_string).collect()
+}
+
+/// The note about an extrapolated prediction, as a sentence; none without reasons.
+pub fn extrapolation_note(outside_validated: &[String]) -> Option<String> {
+    let reasons = outside_validated.join("; ");
+    (!reasons.is_empty()).then(|| format!("Note: the prediction is extrapolated: {reasons}."))
 }
 
 /// A committed job.
@@ -365,6 +387,7 @@ impl PlaceAnswer {
             suspects_touched: Vec::new(),
             committed: None,
             network_changes: Vec::new(),
+            outside_validated: outside_validated(cluster, model, &a.choice.allocation, request.size),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The predicted bandwidth of given GPUs, and its reasons.
 
-use crate::answer::{BottleneckAnswer, ScoredAnswer, SuspectTouched, bottleneck, round};
+use crate::answer::{BottleneckAnswer, ScoredAnswer, SuspectTouched, bottleneck, outside_validated, round};
 use crate::avoid::Suspicion;
 use crate::error::EngineError;
 use crate::gpus::GpuList;
@@ -44,6 +44,9 @@ pub struct ExplainAnswer {
     pub suspects_touched: Vec<SuspectTouched>,
     /// Expected bandwidth, weighted by the probabilities of the suspects, GB/s.
     pub expected_with_suspects_gb_per_s: f64,
+    /// Why the prediction is extrapolated, as in [`crate::PlaceAnswer`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outside_validated: Vec<String>,
 }
 
 impl Engine {
@@ -81,6 +84,7 @@ impl Engine {
             bottleneck: bottleneck(&self.cluster, &limit),
             suspects_touched: suspicion.touched(&gpus),
             expected_with_suspects_gb_per_s: round(p.busbw_gb_per_s * left),
+            outside_validated: outside_validated(&self.cluster, &model, &gpus, size),
         })
     }
 }

@@ -40,7 +40,7 @@ mod watch;
 
 pub use answer::{
     AllocationCost, AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, GroupAnswer, NeighbourEffect,
-    PlaceAnswer, PriceAnswer, ScoredAnswer, SuspectTouched, SwitchesSpanned,
+    PlaceAnswer, PriceAnswer, ScoredAnswer, SuspectTouched, SwitchesSpanned, extrapolation_note,
 };
 pub use commit::{ATTEMPTS_FREE, ATTEMPTS_MAX};
 pub use diagnose::{

@@ -76,6 +76,8 @@ pub struct Fabric<'c> {
     /// Rates of the uplinks by tier and switch, GB/s; filled on first use.
     uplinks: Arc<OnceLock<Vec<Vec<f64>>>>,
     crossings: Option<Arc<Crossings>>,
+    /// Sum of the line rates of a host's NICs by host type, GB/s; filled on first use.
+    lines: Arc<OnceLock<Vec<f64>>>,
 }
 
 /// The tables of a [`Fabric`] without a reference to its cluster.
@@ -95,6 +97,7 @@ impl FabricTables {
             tables: Arc::clone(&self.tables),
             uplinks: Arc::default(),
             crossings: None,
+            lines: Arc::default(),
         }
     }
 }
@@ -126,13 +129,8 @@ impl<'c> Fabric<'c> {
     /// As [`Fabric::new`], with other constants.
     pub fn with_constants(cluster: &'c Cluster, constants: Constants) -> Self {
         let tables = cluster.types.iter().map(|t| IntraTable::new(t, &constants)).collect();
-        Fabric {
-            cluster,
-            constants: Arc::new(constants),
-            tables: Arc::new(tables),
-            uplinks: Arc::default(),
-            crossings: None,
-        }
+        let (constants, tables) = (Arc::new(constants), Arc::new(tables));
+        Fabric { cluster, constants, tables, uplinks: Arc::default(), lines: Arc::default(), crossings: None }
     }
     /// The same fabric with other latencies and ramps. Keeps the intra tables, so that plateau rates do not change.
     /// O(1).
@@ -258,20 +256,33 @@ impl<'c> Fabric<'c> {
     /// by the oversubscriptions of its tier and of the tiers below. O(1), but O(hosts x tiers) for the first call on a
     /// cluster with several host types.
     pub fn uplink_gb_per_s(&self, tier: usize, switch: usize) -> f64 {
-        let line = |t: &topology::HostType| t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum::<f64>();
-        let below = self.cluster.oversubscription_up_to(tier).max(1e-6);
-        if let [only] = &self.cluster.types[..] {
-            return line(only) * self.cluster.hosts_below(tier, switch).len() as f64 / below;
-        }
-        let rates = self.uplinks.get_or_init(|| {
-            let lines: Vec<f64> = self.cluster.types.iter().map(line).collect();
+        if self.cluster.types.len() > 1 && self.uplinks.get().is_none() {
             let tiers = 0..self.cluster.tiers().len();
-            let of = |hosts: topology::switches::SwitchHosts<'_>| {
-                hosts.map(|h| lines[self.cluster.host(h).host_type]).sum::<f64>()
-            };
-            tiers.map(|t| self.cluster.switches(t).map(of).collect()).collect()
-        });
-        rates[tier][switch] / below
+            let of = |t: usize| (0..self.cluster.switch_count(t)).map(|s| self.lines_below(t, s)).collect();
+            let _ = self.uplinks.set(tiers.map(of).collect());
+        }
+        self.uplink_once_gb_per_s(tier, switch)
+    }
+
+    /// The same for a few switches of a cluster: O(hosts below the switch) if the rates of all switches are not known.
+    fn uplink_once_gb_per_s(&self, tier: usize, switch: usize) -> f64 {
+        let below = self.cluster.oversubscription_up_to(tier).max(1e-6);
+        match self.uplinks.get() {
+            Some(rates) => rates[tier][switch] / below,
+            None => self.lines_below(tier, switch) / below,
+        }
+    }
+
+    /// Sum of the line rates of the NICs of the hosts below a switch, GB/s. O(hosts below the switch), O(1) with one
+    /// host type.
+    fn lines_below(&self, tier: usize, switch: usize) -> f64 {
+        let line = |t: &topology::HostType| t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum();
+        let lines = self.lines.get_or_init(|| self.cluster.types.iter().map(line).collect());
+        let hosts = self.cluster.hosts_below(tier, switch);
+        match lines[..] {
+            [only] => only * hosts.len() as f64,
+            _ => hosts.map(|h| lines[self.cluster.host(h).host_type]).sum(),
+        }
     }
 
     /// Upper bound on the bus bandwidth of an allocation for any algorithm and size, from line rates and even loads,
@@ -328,28 +339,21 @@ impl<'c> Fabric<'c> {
         self.tables[self.cluster.host(host).host_type].class()
     }
 
-    fn network_constants(&self, allocation: &Allocation) -> &NetworkConstants {
-        let classes = allocation.parts().iter().map(|p| self.class_of(p.0));
-        self.constants.network(self.cluster.network.class, classes.min().unwrap_or(GpuClass::Ampere))
+    fn network_constants(&self, job: &JobHosts) -> &NetworkConstants {
+        let oldest = job.kinds.iter().map(|k| k.class).min().unwrap_or(GpuClass::Ampere);
+        self.constants.network(self.cluster.network.class, oldest)
     }
 
     /// Share of the NICs' line rate that a job's payload reaches.
-    pub(crate) fn efficiency(&self, allocation: &Allocation) -> f64 {
-        self.network_constants(allocation).efficiency
+    pub(crate) fn efficiency(&self, job: &JobHosts) -> f64 {
+        self.network_constants(job).efficiency
     }
 
-    /// The algorithm that carries a collective of several hosts. O(hosts).
-    pub(crate) fn algorithm_between(
-        &self,
-        allocation: &Allocation,
-        collective: Collective,
-        size: Bytes,
-    ) -> Option<Algorithm> {
+    /// The algorithm that carries a collective of several hosts. O(kinds of hosts).
+    pub(crate) fn algorithm_between(&self, job: &JobHosts, collective: Collective, size: Bytes) -> Option<Algorithm> {
         match collective {
             Collective::AllToAll | Collective::SendRecv => None,
-            Collective::AllReduce => {
-                Some(network::predict_nccl_choice(&self.job_hosts(allocation), size.as_f64()).algorithm)
-            }
+            Collective::AllReduce => Some(network::predict_nccl_choice(job, size.as_f64()).algorithm),
             _ => Some(Algorithm::Ring),
         }
     }
@@ -363,7 +367,7 @@ impl<'c> Fabric<'c> {
         size: Bytes,
         forced: Option<Algorithm>,
     ) -> NetworkBound {
-        let efficiency = self.network_constants(allocation).efficiency;
+        let efficiency = self.efficiency(job);
         let mut choice = network::predict_nccl_choice(job, size.as_f64());
         let algorithm = match (collective, forced) {
             (Collective::AllToAll | Collective::SendRecv, _) => None,
@@ -431,7 +435,7 @@ impl<'c> Fabric<'c> {
             }
         }
         for (t, switch, cross) in self.uplink_crossings(allocation, collective, per_bus, tree) {
-            let up = self.uplink_gb_per_s(t, switch) * efficiency;
+            let up = self.uplink_once_gb_per_s(t, switch) * efficiency;
             offer(up / cross.max(1e-12), network.tiers[t].name.clone());
         }
         if network.rails == Some(Rails::Separate) {
@@ -493,6 +497,7 @@ impl<'c> Fabric<'c> {
             let common = self.common_nics(allocation);
             // The switches of the lowest tier come first, in order.
             let lowest = out.partition_point(|o| o.0 == 0);
+            let mut last = 0;
             for &(h, m) in allocation.parts() {
                 let touched = self.nics_touched(h, m);
                 let away = (touched & !common).count_ones();
@@ -501,14 +506,14 @@ impl<'c> Fabric<'c> {
                 }
                 let share = per_bus * f64::from(away) / f64::from(touched.count_ones());
                 let switch = self.cluster.switch_of(0, h);
-                match out[..lowest].binary_search_by_key(&switch, |o| o.1) {
-                    Ok(i) => out[i].2 += share,
-                    // The whole job is below this switch.
-                    Err(_) => match out.get_mut(lowest) {
-                        Some(o) => o.2 += share,
-                        None => out.push((0, switch, share)),
-                    },
+                if out.is_empty() {
+                    out.push((0, switch, share)); // the whole job is below this switch
+                    continue;
                 }
+                if out[last].1 != switch {
+                    last = out[..lowest].partition_point(|o| o.1 < switch);
+                }
+                out[last].2 += share;
             }
         }
         out
@@ -516,9 +521,13 @@ impl<'c> Fabric<'c> {
 
     /// For every switch in `below`, the number of links of both trees that leave its hosts.
     fn tree_links(&self, tier: usize, order: &[HostId], below: &[(usize, usize)]) -> Vec<u32> {
+        let mut last = 0;
         let place = |h: &HostId| {
             let switch = self.cluster.switch_of(tier, *h);
-            below.partition_point(|b| b.0 < switch) as u32
+            if below[last].0 != switch {
+                last = below.partition_point(|b| b.0 < switch);
+            }
+            last as u32
         };
         tree::links_that_leave(&order.iter().map(place).collect::<Vec<_>>(), below.len())
     }
@@ -571,7 +580,7 @@ impl<'c> Fabric<'c> {
         limit_by_hosts: bool,
     ) -> Estimate {
         let network = self.network_bound(allocation, job, collective, size, run.algorithm);
-        let constants = self.network_constants(allocation);
+        let constants = self.network_constants(job);
         let size_bytes = size.as_f64().max(1.0);
         let intra_min = match limit_by_hosts {
             true => tightest_host(job, network.algorithm),

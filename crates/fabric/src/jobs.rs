@@ -65,9 +65,10 @@ impl Fabric<'_> {
         }
         let cluster = self.cluster();
         let ranks = allocation.gpu_count() as f64;
-        let algorithm = self.algorithm_between(allocation, collective, size);
+        let job = self.job_hosts(allocation);
+        let algorithm = self.algorithm_between(&job, collective, size);
         // The payload reaches only this share of a link's line rate, so divide the loads by the share.
-        let efficiency = self.efficiency(allocation).max(1e-6);
+        let efficiency = self.efficiency(&job).max(1e-6);
         let tree =
             matches!(algorithm, Some(Algorithm::Tree | Algorithm::NvlsTree)) && collective == Collective::AllReduce;
         let per_buffer = ranks / (2.0 * (ranks - 1.0));

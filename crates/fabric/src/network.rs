@@ -296,9 +296,9 @@ struct RingHop {
 fn hops(job: &JobHosts, swap_any: bool) -> Vec<RingHop> {
     let (n, kinds) = (job.hosts(), job.kinds.len());
     let mut out: Vec<RingHop> = Vec::new();
-    // With few hosts most hops are distinct. With many kinds of hosts, finding equal hops costs more time than it
+    // With few hosts or many kinds of hosts, most hops are distinct, and finding equal ones costs more time than it
     // saves.
-    let skip_equal = n > 8 && kinds <= 256;
+    let skip_equal = n > 8 && kinds * kinds <= 4 * n;
     let mut seen = vec![0u32; if skip_equal { kinds * kinds * 4 } else { 0 }];
     let load = |a: usize, b: usize| job.crossings.as_ref().map_or(1.0, |c| c.load(a, b));
     let swaps = |h: usize| swap_any && h % 2 == 1;
@@ -322,13 +322,15 @@ fn hops(job: &JobHosts, swap_any: bool) -> Vec<RingHop> {
     out
 }
 
-/// The channels on every NIC of a kind of host.
+/// Channels of a kind of host, as a bit mask by NIC.
 #[derive(Clone, Copy)]
-struct NicChannels {
-    /// Channels as a bit mask, by direction (in, out) and NIC.
-    by: [[u32; NICS_MAX]; 2],
+enum NicChannels {
+    /// Channels that enter by a NIC.
+    In,
+    /// Channels that leave by a NIC.
+    Out,
     /// Channels whose receiving GPU is not next to their NIC, by the NIC next to that GPU.
-    landing: [u32; NICS_MAX],
+    Landing,
 }
 
 /// A ring of hosts in rank order, with the channels on its NICs.
@@ -338,8 +340,10 @@ struct RingLoad<'a> {
     channels: usize,
     /// True if every second host swaps the channels of a pair.
     swap_any: bool,
-    /// Indexed by [`RingLoad::index`].
-    ports: Vec<NicChannels>,
+    /// Largest number of NICs of a host.
+    nics: usize,
+    /// `nics` masks for each of [`NicChannels`], by [`RingLoad::index`].
+    ports: Vec<u32>,
 }
 
 /// The load of a channel's most loaded NIC, and that NIC as (host, NIC).
@@ -349,19 +353,18 @@ impl<'a> RingLoad<'a> {
     fn of(job: &'a JobHosts, choice: &NcclChoice) -> Self {
         let swap_any = choice.search.is_multiple_of(2)
             && job.kinds.iter().any(|s| s.whole_rail && s.nics.len().is_multiple_of(2) && s.nics.len() >= 8);
-        let empty = NicChannels { by: [[0; NICS_MAX]; 2], landing: [0; NICS_MAX] };
-        let ports = vec![empty; job.kinds.len() * (1 + usize::from(swap_any))];
-        let mut load = RingLoad { job, search: choice.search, channels: choice.channels, swap_any, ports };
+        let nics = job.kinds.iter().map(|s| s.nics.len()).max().unwrap_or(0);
+        let ports = vec![0; job.kinds.len() * (1 + usize::from(swap_any)) * 3 * nics];
+        let mut load = RingLoad { job, search: choice.search, channels: choice.channels, swap_any, nics, ports };
         for (kind, side) in job.kinds.iter().enumerate() {
             for &swap in if swap_any { &[false, true][..] } else { &[false] } {
                 let index = load.index(kind, swap);
-                let p = &mut load.ports[index];
                 for c in 0..choice.channels {
                     let (i, o, far) = side.ports(c, choice.search, swap);
-                    p.by[0][i] |= 1 << c;
-                    p.by[1][o] |= 1 << c;
+                    load.of_mut(index, NicChannels::In)[i] |= 1 << c;
+                    load.of_mut(index, NicChannels::Out)[o] |= 1 << c;
                     if far {
-                        p.landing[side.receiver(c, choice.search, swap)] |= 1 << c;
+                        load.of_mut(index, NicChannels::Landing)[side.receiver(c, choice.search, swap)] |= 1 << c;
                     }
                 }
             }
@@ -373,6 +376,14 @@ impl<'a> RingLoad<'a> {
         if self.swap_any { 2 * kind + usize::from(swap) } else { kind }
     }
 
+    fn of_mut(&mut self, index: usize, which: NicChannels) -> &mut [u32] {
+        &mut self.ports[(index * 3 + which as usize) * self.nics..][..self.nics]
+    }
+
+    fn on_nics(&self, index: usize, which: NicChannels) -> &[u32] {
+        &self.ports[(index * 3 + which as usize) * self.nics..][..self.nics]
+    }
+
     /// The load that limits channel `c`: the load of its most loaded NIC plus a share of the other channels on its
     /// NICs.
     fn of_channel(&self, c: usize, hops: &[RingHop], unit: f64, k: &ShareConstants) -> NicLoad {
@@ -381,16 +392,16 @@ impl<'a> RingLoad<'a> {
         let mut loaded = (0.0f64, (0usize, 0u8));
         for hop in hops {
             let side = &self.job.kinds[hop.kind];
-            let own_ports = &self.ports[self.index(hop.kind, hop.swap)];
+            let at = self.index(hop.kind, hop.swap);
             let (i, o, far) = side.ports(c, self.search, hop.swap);
-            let before = &self.ports[self.index(hop.before, hop.swap_before)].by[1];
-            let into = own_ports.by[0][i];
-            let feeders = before[..self.job.kinds[hop.before].nics.len()].iter().filter(|b| *b & into != 0).count();
-            let landed = if far { own_ports.landing[side.receiver(c, self.search, hop.swap)] } else { 0 };
+            let before = self.on_nics(self.index(hop.before, hop.swap_before), NicChannels::Out);
+            let into = self.on_nics(at, NicChannels::In)[i];
+            let feeders = before.iter().filter(|b| *b & into != 0).count();
+            let receiver = || side.receiver(c, self.search, hop.swap);
+            let landed = if far { self.on_nics(at, NicChannels::Landing)[receiver()] } else { 0 };
             met |= landed;
-            for (mask, nic, inbound, loss) in
-                [(into, i, true, hop.loss[0]), (own_ports.by[1][o], o, false, hop.loss[1])]
-            {
+            let out = self.on_nics(at, NicChannels::Out)[o];
+            for (mask, nic, inbound, loss) in [(into, i, true, hop.loss[0]), (out, o, false, hop.loss[1])] {
                 met |= mask;
                 let rate = side.nics[nic].1;
                 let load = f64::from(mask.count_ones()) * NIC_UNIT_GB_PER_S / rate.max(1e-9);

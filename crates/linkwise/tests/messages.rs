@@ -275,3 +275,49 @@ fn a_type_with_fewer_gpus_takes_the_rate_of_its_links_from_like() {
     std::fs::write(folder.at("odd.yaml"), text).unwrap();
     ok(&folder, "topology show odd.yaml");
 }
+
+#[test]
+fn an_answer_beyond_every_published_measurement_and_every_reading_says_so() {
+    let folder = workplace();
+    let text = "name: wide\nnetwork: {class: infiniband}\nhosts: [{name: 'n[00-31]', type: hgx-h100}]\n";
+    std::fs::write(folder.at("wide.yaml"), text).unwrap();
+    ok(&folder, "measure --cluster wide.yaml --backend simulated --samples 60 --max-hosts 4 --store w.db");
+    ok(&folder, "fit --cluster wide.yaml --store w.db -o w.json");
+    let place = "place --cluster wide.yaml --model w.json --gpus";
+    let explain = "explain --cluster wide.yaml --model w.json --gpus";
+    for line in [format!("{place} 256"), format!("{explain} 'n[00-31]'")] {
+        let answer = json(&folder, &line);
+        let reasons = answer["outside_validated"].to_string();
+        assert!(reasons.contains("32 hosts") && reasons.contains("256 GPUs"), "{line}: {answer}");
+        let text = joined(&ok(&folder, &line));
+        let note = text.lines().filter(|l| l.starts_with("Note: the prediction is extrapolated: 32 hosts")).count();
+        assert_eq!(note, 1, "{line}: {text}");
+    }
+    for line in [format!("{place} 16"), format!("{explain} 'n[00-03]'")] {
+        assert!(json(&folder, &line).get("outside_validated").is_none(), "{line}");
+        assert!(!ok(&folder, &line).contains("extrapolated"), "{line}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_model_names_the_command_that_makes_one() {
+    let folder = Folder::new();
+    std::fs::write(folder.at("README.md"), "# linkwise\n").unwrap();
+    for line in
+        ["explain --model README.md --cluster h100 --gpus 'n0 n1'", "place --model README.md --cluster h100 --gpus 8"]
+    {
+        let err = joined(&refused(&folder, line, 2));
+        assert!(err.contains("README.md: it is not a model file"), "{line}: {err}");
+        assert!(err.contains("linkwise fit --store STORE --cluster CLUSTER -o model.json"), "{line}: {err}");
+    }
+}
+
+#[test]
+fn a_wrong_list_of_free_gpus_names_the_flag_once() {
+    let folder = workplace();
+    for list in ["n0:1 n0:1", "n9:0", "n0:[", "n0:9"] {
+        let err = refused(&folder, &format!("place --cluster h100 --model m.json --gpus 2 --free '{list}'"), 2);
+        assert_eq!(err.matches("free").count(), 1, "{list}: {err}");
+        assert!(err.contains("--free"), "{list}: {err}");
+    }
+}

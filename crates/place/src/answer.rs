@@ -6,6 +6,7 @@ use crate::decide::{ProbeReading, decide, expected};
 use crate::exact::{CAUTION_SDS, Scored, SearchResult, TIE, promote_by_lower_confidence_bound};
 use crate::groups::{self, GroupBandwidth};
 use crate::levels::Level;
+use crate::means::{self, Means};
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
 use crate::policy::{Field, Price, deviation};
@@ -17,6 +18,7 @@ use crate::search::{Search, scored};
 use crate::threshold::Auto;
 use predict::bound::Limit;
 use predict::{BandwidthModel, Candidates, HostShare};
+use std::rc::Rc;
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
 /// The link that limits a choice.
@@ -163,7 +165,8 @@ pub fn answer_with(
     model: &dyn BandwidthModel,
     request: &Request,
 ) -> Result<Answer, Refusal> {
-    let equal = answer_once(search, cluster, model, request)?;
+    let means = means::of(model, request.size);
+    let equal = answer_once(search, cluster, model, request, &means)?;
     let hosts = equal.choice.allocation.host_count();
     let prefers = request.constraints.split == Split::EqualIfFeasible && request.groups.is_empty();
     let even = equal.choice.allocation.counts().windows(2).all(|c| c[0] == c[1]);
@@ -177,7 +180,7 @@ pub fn answer_with(
     }
     let mut any = request.clone();
     any.constraints.split = Split::Any;
-    let Ok(mut uneven) = answer_once(search, cluster, model, &any) else { return Ok(equal) };
+    let Ok(mut uneven) = answer_once(search, cluster, model, &any, &means) else { return Ok(equal) };
     let (a, b) = (uneven.choice.score_gb_per_s, equal.choice.score_gb_per_s);
     let fewer = UNEVEN_HOSTS * uneven.choice.allocation.host_count() <= hosts;
     if a > (1.0 + UNEVEN_GAIN) * b || (fewer && a > (1.0 - UNEVEN_LOSS) * b) {
@@ -188,11 +191,12 @@ pub fn answer_with(
     Ok(Answer { evaluations: equal.evaluations + uneven.evaluations, ..equal })
 }
 
-fn answer_once(
+fn answer_once<'m>(
     search: &dyn Search,
-    cluster: &Cluster,
-    model: &dyn BandwidthModel,
+    cluster: &'m Cluster,
+    model: &'m dyn BandwidthModel,
     request: &Request,
+    means: &Rc<dyn Means + 'm>,
 ) -> Result<Answer, Refusal> {
     // Searches see only usable GPUs. Constraints on the whole choice stay in the request.
     let mut base = Request { free: request.usable(cluster)?, ..request.clone() };
@@ -205,7 +209,8 @@ fn answer_once(
         Some(Level::Host) => base.regions(cluster)?.into_iter().map(Request::spread_over_hosts).collect(),
         _ => base.regions(cluster)?,
     };
-    let objectives: Vec<Objective> = regions.iter().map(|r| Objective::new(cluster, model, r)).collect();
+    let objectives: Vec<Objective> =
+        regions.iter().map(|r| Objective::with(cluster, model, r, means.clone())).collect();
     let (mut found, refused) = Found::in_regions(search, &objectives, base, spread);
     let Some(objective) = objectives.first() else { return Err(base.no_split()) };
     found.best.retain(|s| base.accepts(cluster, &s.allocation));
@@ -328,7 +333,8 @@ fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<F
         Err(Refusal::Unsupported { .. }) if relax && request.constraints.split == Split::Equal => {
             let mut any = request.clone();
             any.constraints.split = Split::Any;
-            search.search(&Objective::new(objective.cluster, objective.model, &any), keep)?
+            let means = objective.means().clone();
+            search.search(&Objective::with(objective.cluster, objective.model, &any, means), keep)?
         }
         found => found?,
     };

@@ -133,7 +133,7 @@ pub(crate) fn bandwidths(objective: &Objective, ranks: &[GpuId]) -> Vec<GroupBan
             let a = Allocation::from_gpus(m.iter().map(|r| ranks[*r]));
             let parts: Vec<_> = a.parts().iter().map(|&(h, mask)| objective.part(h, mask)).collect();
             let loads = fabric.loads(&a, model.collective(), size);
-            Claim { loads, demand_gb_per_s: model.mean(size, &parts) }
+            Claim { loads, demand_gb_per_s: objective.means().one(&parts) }
         };
         let claims: Vec<Claim> = members.iter().take(GROUPS_SHARED_MAX).map(claim).collect();
         let rates = fabric.share(&claims.iter().collect::<Vec<_>>());

@@ -8,6 +8,7 @@ pub mod decide;
 pub mod exact;
 pub mod groups;
 mod levels;
+mod means;
 mod merge;
 pub mod objective;
 pub mod options;

@@ -5,11 +5,24 @@
 //! sets. With several running jobs the smallest bandwidth counts. If the sum of the demands exceeds it, each job gets a
 //! share in proportion to its demand. A job without demand (BandPilot's "idle" load) does not contend. A merged set
 //! that a host cannot hold (by a caller's [`MergeRule`]) is ignored.
+//!
+//! A candidate on hundreds of hosts meets most running jobs, and each merged set costs a prediction of all its hosts.
+//! Beyond [`MERGED_PARTS_MAX`] the candidate is merged only with the jobs that share the most hosts with it: the set
+//! with any other job differs from the candidate on fewer of its hosts. The merged sets on the hosts of the running
+//! jobs are always predicted.
 
+use crate::means::Means;
 use crate::objective::{Effect, Running};
-use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
+use predict::{Candidates, HostShare, HostShareTable};
 use rustc_hash::FxHashMap;
-use topology::{Allocation, Bytes, GpuMask, HostId};
+use topology::{Allocation, GpuMask, HostId};
+
+/// Maximum number of parts of the sets in which a candidate's GPUs are merged with those of running jobs: 16 hosts with
+/// 128 jobs are below, 512 hosts are merged with four jobs.
+const MERGED_PARTS_MAX: usize = 2048;
+
+/// Number of parts from which a batch of merged sets is predicted, so that its memory stays small.
+const BATCH_PARTS: usize = 8192;
 
 /// A rule that merges the GPUs of two jobs on one host; see [`crate::Contention::MergeBy`].
 #[derive(Debug)]
@@ -29,6 +42,15 @@ fn union(table: &HostShareTable, part: &HostShare, others: GpuMask) -> Option<Ho
 /// Writes `a` and the GPUs of `b` on hosts of `a` into `out`; false if a host cannot hold its merged share.
 fn joined(merge: &Merge, table: &HostShareTable, a: &[HostShare], b: &[HostShare], out: &mut Vec<HostShare>) -> bool {
     out.clear();
+    if merge.rule.is_none() && a.is_sorted_by_key(|p| p.host) {
+        out.extend_from_slice(a);
+        for q in b {
+            if let Ok(i) = a.binary_search_by_key(&q.host, |p| p.host) {
+                out[i] = table.part(q.host, a[i].mask.union(q.mask));
+            }
+        }
+        return true;
+    }
     let join = merge.rule.map_or(union as fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>, |r| r.join);
     let sorted = b.is_sorted_by_key(|q| q.host);
     for p in a {
@@ -101,14 +123,37 @@ impl Merge {
 
     /// The jobs that contend with a candidate, in ascending order. O(hosts + jobs met).
     pub fn met(&self, c: &[HostShare]) -> Vec<usize> {
+        self.met_on(c).into_iter().map(|m| m.0).collect()
+    }
+
+    /// The jobs that contend with a candidate, in ascending order, each with the number of shared hosts.
+    fn met_on(&self, c: &[HostShare]) -> Vec<(usize, usize)> {
         if c.len() < 2 {
             return Vec::new();
         }
-        let mut met: Vec<usize> =
-            c.iter().filter_map(|p| self.on_hosts.get(&p.host)).flatten().map(|j| *j as usize).collect();
+        let mut met: Vec<(usize, usize)> =
+            c.iter().filter_map(|p| self.on_hosts.get(&p.host)).flatten().map(|j| (*j as usize, 1)).collect();
         met.sort_unstable();
-        met.dedup();
+        met.dedup_by(|b, a| {
+            a.0 == b.0 && {
+                a.1 += b.1;
+                true
+            }
+        });
         met
+    }
+
+    /// The number of shared hosts from which a job is merged into the candidate, and the number of jobs with exactly
+    /// that number that are merged, first jobs first.
+    fn merged_into(&self, c: &[HostShare], met: &[(usize, usize)]) -> (usize, usize) {
+        let most = (MERGED_PARTS_MAX / c.len()).max(1);
+        if met.len() <= most {
+            return (0, 0);
+        }
+        let mut shared: Vec<usize> = met.iter().map(|m| m.1).collect();
+        shared.sort_unstable_by(|a, b| b.cmp(a));
+        let least = shared[most - 1];
+        (least, shared[..most].iter().filter(|n| **n == least).count())
     }
 
     /// The GPUs of each contending job on a host, in order of the jobs.
@@ -117,40 +162,53 @@ impl Merge {
         jobs.filter_map(|(j, _)| j.iter().find(|q| q.host == host).map(|q| q.mask)).collect()
     }
 
-    /// Contention of every candidate, in one batch of predictions. `unlimited` ignores intra bandwidth: an upper bound for all GPU sets of
+    /// Contention of every candidate, in batches of predictions. `unlimited` ignores intra bandwidth: an upper bound for all GPU sets of
     /// the same hosts and counts.
     pub fn meetings(
         &self,
-        model: &dyn BandwidthModel,
-        size: Bytes,
+        table: &HostShareTable,
+        means: &dyn Means,
         candidates: &Candidates,
         unlimited: bool,
     ) -> Vec<Meeting> {
-        let table = model.share_table(size);
-        let mut merged = Candidates::new();
+        let (mut merged, mut parts) = (Candidates::new(), 0);
+        let (mut values, mut more) = (Vec::new(), Vec::new());
         let mut ends = Vec::with_capacity(candidates.len());
         let mut set = Vec::new();
         for c in candidates.iter() {
             let mut others_gb_per_s = 0.0;
-            for j in self.met(c) {
+            let met = self.met_on(c);
+            let (least, mut at_least) = self.merged_into(c, &met);
+            for (j, shared) in met {
                 others_gb_per_s += self.demands[j];
-                for (a, b) in [(c, &self.jobs[j][..]), (&self.jobs[j][..], c)] {
+                let into_candidate = shared > least || (shared == least && at_least > 0);
+                at_least -= usize::from(into_candidate && shared == least);
+                let of_job = &self.jobs[j][..];
+                let sets = [(c, of_job), (of_job, c)];
+                for (a, b) in sets.into_iter().skip(usize::from(!into_candidate)) {
                     if joined(self, table, a, b, &mut set) {
                         if unlimited {
                             set.iter_mut().for_each(|p| p.intra_gb_per_s = f64::INFINITY);
                         }
                         merged.push(&set);
+                        parts += set.len();
                     }
                 }
             }
-            ends.push((merged.len(), others_gb_per_s));
+            ends.push((values.len() + merged.len(), others_gb_per_s));
+            if parts > BATCH_PARTS {
+                means.all(&merged, &mut more);
+                values.append(&mut more);
+                merged.clear();
+                parts = 0;
+            }
         }
-        let mut means = Vec::new();
-        model.means(size, &merged, &mut means);
+        means.all(&merged, &mut more);
+        values.append(&mut more);
         let mut from = 0;
         ends.into_iter()
             .map(|(to, others_gb_per_s)| {
-                let capacity_gb_per_s = means[from..to].iter().copied().fold(f64::INFINITY, f64::min);
+                let capacity_gb_per_s = values[from..to].iter().copied().fold(f64::INFINITY, f64::min);
                 from = to;
                 Meeting { capacity_gb_per_s, others_gb_per_s }
             })
@@ -160,12 +218,12 @@ impl Merge {
     /// The effect of every candidate on itself and on the running jobs.
     pub fn effects(
         &self,
-        model: &dyn BandwidthModel,
-        size: Bytes,
+        table: &HostShareTable,
+        means: &dyn Means,
         candidates: &Candidates,
         alone_gb_per_s: &[f64],
     ) -> Vec<Effect> {
-        let meetings = self.meetings(model, size, candidates, false);
+        let meetings = self.meetings(table, means, candidates, false);
         let each = candidates.iter().zip(alone_gb_per_s).zip(meetings);
         each.map(|((c, alone), meeting)| {
             let share = meeting.share(*alone);

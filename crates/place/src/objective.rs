@@ -4,13 +4,14 @@
 //! A search sees only the [`Objective`], so every search works with every model, with and without running jobs. Candidates are judged in
 //! batches.
 
+use crate::means::{self, Means};
 use crate::merge::Merge;
 use crate::physical::Sharing;
 use crate::request::{Contention, Request};
 use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
 use std::cell::Cell;
-use std::collections::HashSet;
-use topology::{Allocation, Cluster, HostId};
+use std::rc::Rc;
+use topology::{Allocation, Cluster};
 
 /// Minimum share of the best score that a candidate must promise to be judged among the running jobs.
 pub const PROMISING_SHARE: f64 = 0.9;
@@ -27,7 +28,10 @@ pub struct Objective<'a> {
     pub model: &'a dyn BandwidthModel,
     /// The request.
     pub request: &'a Request,
+    means: Rc<dyn Means + 'a>,
     running: Vec<Running>,
+    /// Hosts of jobs that can contend, by index.
+    busy: Vec<bool>,
     rule: Rule<'a>,
     evaluations: Cell<u64>,
     batches: Cell<u64>,
@@ -75,6 +79,16 @@ impl Effect {
 impl<'a> Objective<'a> {
     /// Prepares the objective. O(jobs) predictions.
     pub fn new(cluster: &'a Cluster, model: &'a dyn BandwidthModel, request: &'a Request) -> Self {
+        Self::with(cluster, model, request, means::of(model, request.size))
+    }
+
+    /// The same with the predictions of another objective of the same model and size.
+    pub(crate) fn with(
+        cluster: &'a Cluster,
+        model: &'a dyn BandwidthModel,
+        request: &'a Request,
+        means: Rc<dyn Means + 'a>,
+    ) -> Self {
         let table = model.share_table(request.size);
         let running: Vec<Running> = request
             .jobs
@@ -83,7 +97,7 @@ impl<'a> Objective<'a> {
             .filter(|(_, j)| j.gpus.host_count() > 1)
             .map(|(job, j)| {
                 let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-                let demand_gb_per_s = j.duty * j.demand_gb_per_s.unwrap_or_else(|| model.mean(request.size, &parts));
+                let demand_gb_per_s = j.duty * j.demand_gb_per_s.unwrap_or_else(|| means.one(&parts));
                 Running { job, gpus: j.gpus.clone(), demand_gb_per_s }
             })
             .collect();
@@ -92,11 +106,15 @@ impl<'a> Objective<'a> {
             Contention::Merge => Rule::Merge(Merge::new(table, &running, None)),
             Contention::MergeBy(rule) => Rule::Merge(Merge::new(table, &running, Some(rule))),
         };
+        let mut busy = vec![false; if running.is_empty() { 0 } else { cluster.hosts.len() }];
+        running.iter().flat_map(|r| r.gpus.parts()).for_each(|p| busy[p.0.index()] = true);
         Objective {
             cluster,
             model,
             request,
+            means,
             running,
+            busy,
             rule,
             evaluations: Cell::new(0),
             batches: Cell::new(0),
@@ -124,7 +142,7 @@ impl<'a> Objective<'a> {
     pub fn alone(&self, candidates: &Candidates, out: &mut Vec<f64>) {
         self.evaluations.set(self.evaluations.get() + candidates.len() as u64);
         self.batches.set(self.batches.get() + 1);
-        self.model.means(self.request.size, candidates, out);
+        self.means.all(candidates, out);
     }
 
     /// The scores for searches on many hosts, where judging a candidate among many running jobs costs more than
@@ -136,10 +154,9 @@ impl<'a> Objective<'a> {
         if !self.contended() {
             return;
         }
-        let busy: HashSet<HostId> = self.running.iter().flat_map(|r| r.gpus.parts()).map(|p| p.0).collect();
         let promise = |(i, alone): (usize, &f64)| {
             let parts = candidates.parts(i);
-            let met = parts.iter().filter(|p| busy.contains(&p.host)).count() as f64 / parts.len().max(1) as f64;
+            let met = parts.iter().filter(|p| self.busy[p.host.index()]).count() as f64 / parts.len().max(1) as f64;
             (alone * (1.0 - met / 2.0), i)
         };
         let mut order: Vec<(f64, usize)> = out.iter().enumerate().map(promise).collect();
@@ -180,7 +197,7 @@ impl<'a> Objective<'a> {
         let weight = self.request.loss_weight;
         match &self.rule {
             Rule::Merge(m) => {
-                let meetings = m.meetings(self.model, self.request.size, candidates, false);
+                let meetings = m.meetings(self.table(), &*self.means, candidates, false);
                 values_gb_per_s.iter_mut().zip(meetings).for_each(|(v, m)| *v = m.score(*v, weight));
             }
             Rule::Physical(s) => {
@@ -188,6 +205,11 @@ impl<'a> Objective<'a> {
                 values_gb_per_s.iter_mut().zip(effects).for_each(|(v, e)| *v = e.score(weight));
             }
         }
+    }
+
+    /// The predictions of the request's size.
+    pub(crate) fn means(&self) -> &Rc<dyn Means + 'a> {
+        &self.means
     }
 
     /// The rule of sharing.
@@ -204,14 +226,14 @@ impl<'a> Objective<'a> {
     pub fn effect(&self, parts: &[HostShare]) -> Effect {
         let mut one = Candidates::new();
         one.push(parts);
-        let alone = self.model.mean(self.request.size, parts);
+        let alone = self.means.one(parts);
         self.effects(&one, &[alone]).remove(0)
     }
 
     fn effects(&self, candidates: &Candidates, alone_gb_per_s: &[f64]) -> Vec<Effect> {
         let size = self.request.size;
         let mut effects = match &self.rule {
-            Rule::Merge(m) => m.effects(self.model, size, candidates, alone_gb_per_s),
+            Rule::Merge(m) => m.effects(self.table(), &*self.means, candidates, alone_gb_per_s),
             Rule::Physical(s) => s.effects(self.model.collective(), size, candidates, alone_gb_per_s),
         };
         // Maps the jobs that can contend to all jobs of the request.
@@ -225,7 +247,7 @@ impl<'a> Objective<'a> {
                     _ => {
                         let j = &self.request.jobs[i];
                         let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-                        let busbw = j.demand_gb_per_s.unwrap_or_else(|| self.model.mean(self.request.size, &parts));
+                        let busbw = j.demand_gb_per_s.unwrap_or_else(|| self.means.one(&parts));
                         let v = j.duty * busbw;
                         (v, v)
                     }

@@ -155,7 +155,7 @@ impl Variants<'_> {
         let reach: Vec<f64> = match objective.rule() {
             Rule::Merge(m) if m.rule.is_some() => return,
             Rule::Merge(m) => {
-                let most = m.meetings(objective.model, objective.request.size, &those, true);
+                let most = m.meetings(objective.table(), &**objective.means(), &those, true);
                 held_back.iter().zip(most).map(|(&i, m): (_, Meeting)| m.score(alone[i], weight)).collect()
             }
             Rule::Physical(_) => held_back.iter().map(|&i| alone[i]).collect(),

@@ -82,6 +82,9 @@ fn text(cluster: &Cluster, a: &ExplainAnswer) -> String {
     if let Some(limit) = a.bottleneck.text() {
         out += &wrap(&limit, 2);
     }
+    if let Some(note) = engine::extrapolation_note(&a.outside_validated) {
+        out += &wrap(&note, 2);
+    }
     let suspects: Vec<String> =
         a.suspects_touched.iter().map(|s| format!("{} ({:.1} %)", s.component, 100.0 * s.probability)).collect();
     if !suspects.is_empty() {

@@ -69,8 +69,14 @@ fn noted(store: Store) -> Store {
 
 /// Reads a model file.
 pub fn model(path: &Path) -> Result<Model, Failure> {
-    Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, papers::models())
-        .map_err(|e| Failure::input(format!("{}: {e}", path.display())))
+    let read = Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, papers::models());
+    read.map_err(|e| {
+        let e = e.strip_suffix("; make one with `linkwise fit`").unwrap_or(&e);
+        Failure::input(format!(
+            "{}: {e}; `linkwise fit --store STORE --cluster CLUSTER -o model.json` makes a model file",
+            path.display()
+        ))
+    })
 }
 
 /// Builds an engine with a model. An error about the model's cluster names `model_file`.

@@ -5,8 +5,7 @@ use super::levels::{Levels, Sides};
 use super::plans::Plan;
 use crate::request::Request;
 use predict::{Candidates, HostShare};
-use rustc_hash::FxHasher;
-use std::collections::HashSet;
+use rustc_hash::{FxHashSet, FxHasher};
 use std::hash::Hasher;
 
 /// Maximum number of parts of all candidates of one batch together.
@@ -23,13 +22,13 @@ pub(super) struct Pool<'a> {
     request: &'a Request,
     /// True if the request constrains the counts beyond their sum.
     shaped: bool,
-    seen: HashSet<u64>,
+    seen: FxHashSet<u64>,
     pub candidates: Candidates,
 }
 
 impl<'a> Pool<'a> {
     pub fn new(request: &'a Request) -> Self {
-        Pool { request, shaped: request.asks_shape(), seen: HashSet::new(), candidates: Candidates::new() }
+        Pool { request, shaped: request.asks_shape(), seen: FxHashSet::default(), candidates: Candidates::new() }
     }
 
     /// Adds a candidate; `false` if it is a repeat or breaks the request.
@@ -53,7 +52,7 @@ pub(super) fn accepts(request: &Request, parts: &[HostShare]) -> bool {
 pub(super) fn build_candidates(levels: &Levels, plans: &mut [Plan], k: usize, pool: &mut Pool) {
     // Stable, so that plans of equal promise keep the order of lists, floors and types.
     plans.sort_by(|a, b| b.promise_gb_per_s.total_cmp(&a.promise_gb_per_s));
-    let mut known: HashSet<u64> = HashSet::new();
+    let mut known: FxHashSet<u64> = FxHashSet::default();
     let mut builder = CandidateBuilder::new(levels);
     let (mut drawn, mut work) = (0, 0);
     for plan in plans.iter() {

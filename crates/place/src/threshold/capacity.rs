@@ -36,7 +36,10 @@ impl HostsByCountAndLevel {
             let mut reached = 0;
             for cap in (1..stride).rev() {
                 let level = usize::from(row[cap]);
-                exactly[at(level, kind, cap)] += 1; // level 0 is never used
+                if level == 0 {
+                    continue;
+                }
+                exactly[at(level, kind, cap)] += 1;
                 if level > reached {
                     // From `level` down to `reached + 1` the cap is `cap`.
                     hosts[at(level, kind, cap)] = hosts[at(level, kind, cap)].wrapping_add(1);

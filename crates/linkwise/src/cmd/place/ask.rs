@@ -87,7 +87,8 @@ impl Ask {
             None => reader.not_held(&jobs),
             Some(list) => {
                 let text = free_text(list)?;
-                let named = reader.gpus(std::iter::once(text.as_str()), "free").map_err(|e| flag("--free", e))?;
+                let named =
+                    reader.gpus(std::iter::once(text.as_str()), "--free").map_err(|e| Failure::input(e.message))?;
                 without_drained(reader.cluster(), &named)
             }
         };

@@ -53,6 +53,7 @@ impl Reply<'_> {
         }
         out += &self.predicted();
         out += &self.bottleneck();
+        out += &engine::extrapolation_note(&a.outside_validated).map_or(String::new(), |note| wrap(&note, 2));
         out += &self.price();
         out += &self.equal_counts();
         out += &self.pods();
