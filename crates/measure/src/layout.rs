@@ -4,13 +4,21 @@ use crate::backend::Point;
 use crate::campaign::CampaignPlan;
 use crate::design::design_at;
 use crate::intra;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<'a> {
     pub plan: &'a CampaignPlan,
     pub cluster: &'a Cluster,
+}
+
+/// The spot checks of the hosts of one type.
+pub(crate) struct SpotGroup {
+    /// The host with the full table.
+    pub reference: HostId,
+    /// The checks of all hosts, and the points of the reference's table on the same GPU subsets.
+    pub points: Vec<(HostId, Point)>,
 }
 
 impl Layout<'_> {
@@ -64,6 +72,25 @@ impl Layout<'_> {
         common.retain(|m| of_reference.contains(m));
         let masks = intra::spot_checks(&common, checks, self.plan.seed);
         masks.into_iter().map(|m| self.point(Allocation::new([(host, m)]), size)).collect()
+    }
+
+    /// The checks of all hosts of one reference. `spots`: the points of each of `checks`.
+    pub fn spot_group(&self, reference: HostId, checks: &[(HostId, HostId)], spots: &[Vec<Point>]) -> SpotGroup {
+        let mut points: Vec<(HostId, Point)> = Vec::new();
+        let mut masks: BTreeSet<GpuMask> = BTreeSet::new();
+        let mut size = None;
+        for ((host, r), of_host) in checks.iter().zip(spots) {
+            if *r == reference {
+                masks.extend(of_host.iter().map(|p| p.allocation.mask(*host)));
+                size = of_host.first().map(|p| p.size).or(size);
+                points.extend(of_host.iter().map(|p| (*host, p.clone())));
+            }
+        }
+        if let Some(size) = size {
+            let of_reference = masks.into_iter().map(|m| self.point(Allocation::new([(reference, m)]), size));
+            points.extend(of_reference.map(|p| (reference, p)));
+        }
+        SpotGroup { reference, points }
     }
 
     pub fn sample_points(&self, size: Bytes) -> Vec<Point> {

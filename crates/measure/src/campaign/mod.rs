@@ -1,7 +1,7 @@
 //! Campaigns: intra tables, spot checks and a multi-host sample, resumable after an interruption.
 //!
 //! For every size a campaign measures the full table of one host of each type, spot checks on the other hosts of the
-//! type, and the full table of those that deviate; then the points of a design. After each stage it repeats outliers up
+//! type, and the full table of those that deviate from the median of the type; then the points of a design. After each stage it repeats outliers up
 //! to twice; the median counts, and the other readings are stored as rejected. A stage decides from stored readings
 //! only, and each reading has a run id made of backend, point and repetition. An interrupted campaign therefore
 //! continues at the same point and ends with the same points.
@@ -13,7 +13,7 @@ mod stages;
 mod take;
 
 pub use outcome::{CampaignError, CampaignEvent, CampaignSummary, StageSummary};
-pub use plan::{CampaignEstimate, CampaignPlan};
+pub use plan::{CampaignEstimate, CampaignPlan, StageEstimate};
 
 use crate::backend::{Backend, Point};
 use crate::design::{DesignKind, Uncertainty};
@@ -27,12 +27,6 @@ use topology::{Allocation, Bytes, Cluster, Collective};
 pub const REPETITIONS_MAX: u32 = 2;
 /// Number of consecutive points that may fail before the campaign stops.
 pub const FAILURES_IN_ROW_MAX: usize = 10;
-/// A host deviates from its type if the median of its spot checks differs by more than this (log units) ...
-pub const SPOT_MEDIAN_MAX: f64 = 0.05;
-/// ... or a single spot check by more than this.
-pub const SPOT_SINGLE_MAX: f64 = 0.15;
-/// A host with fewer spot checks than this has no median of its own.
-const CHECKS_FOR_MEDIAN: usize = 4;
 /// Rounds of an adaptive design.
 const ADAPTIVE_ROUNDS: usize = 8;
 
@@ -63,6 +57,9 @@ pub struct Campaign<'a> {
     summary: CampaignSummary,
 }
 
+/// The names of the stages, in the order of [`Stage`].
+const STAGES: [&str; 3] = ["intra tables", "spot checks", "multi-host samples"];
+
 /// The kinds of stages, in the order of [`CampaignSummary::stages`].
 #[derive(Clone, Copy)]
 enum Stage {
@@ -88,7 +85,7 @@ impl<'a> Campaign<'a> {
             .filter_map(|r| Some((r.run_id?, r.measurement.busbw.gb_per_s())))
             .collect();
         let stage = |name: &str| StageSummary { name: name.into(), ..StageSummary::default() };
-        let stages = vec![stage("intra tables"), stage("spot checks"), stage("multi-host samples")];
+        let stages = STAGES.map(stage).to_vec();
         let cluster = store.cluster().clone();
         let summary = CampaignSummary { stages, ..CampaignSummary::default() };
         Ok(Campaign { plan, cluster, store, backend, hooks, model: None, known, failures_in_row: 0, summary })
