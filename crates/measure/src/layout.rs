@@ -11,6 +11,8 @@ use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 pub(crate) struct Layout<'a> {
     pub plan: &'a CampaignPlan,
     pub cluster: &'a Cluster,
+    /// Hosts of which an earlier run took the table.
+    pub tabled: &'a HashSet<HostId>,
 }
 
 /// The spot checks of the hosts of one type.
@@ -22,8 +24,9 @@ pub(crate) struct SpotGroup {
 }
 
 impl Layout<'_> {
-    /// Hosts for full tables (for each type the host with the most idle GPUs), and pairs of a host to spot-check and
-    /// its reference host.
+    /// Hosts for full tables (for each type the host with the most idle GPUs; of these one that has a table, so that
+    /// another order of hosts in the cluster file costs no second one), and pairs of a host to spot-check and its
+    /// reference host.
     pub fn hosts(&self) -> (Vec<HostId>, Vec<(HostId, HostId)>) {
         let (mut tables, mut checks) = (Vec::new(), Vec::new());
         if !self.plan.intra {
@@ -38,7 +41,8 @@ impl Layout<'_> {
                 .copied()
                 .filter(|(h, m)| self.cluster.host(*h).host_type == t && m.count() >= 2)
                 .collect();
-            let Some(&(first, _)) = of_type.iter().max_by_key(|(h, m)| (m.count(), std::cmp::Reverse(*h))) else {
+            let first = |(h, m): &&(HostId, GpuMask)| (m.count(), self.tabled.contains(h), std::cmp::Reverse(*h));
+            let Some(&(first, _)) = of_type.iter().max_by_key(first) else {
                 continue;
             };
             tables.push(first);
@@ -56,6 +60,13 @@ impl Layout<'_> {
     pub fn table_points(&self, host: HostId, size: Bytes) -> Vec<Point> {
         let masks = intra::table(self.plan.idle.mask(host), self.plan.seed);
         masks.into_iter().map(|m| self.point(Allocation::new([(host, m)]), size)).collect()
+    }
+
+    /// The first points of a host's table: all of them are known only of a host whose table was taken.
+    pub fn table_probe(&self, host: HostId, size: Bytes) -> Vec<Point> {
+        let gpus: Vec<usize> = self.plan.idle.mask(host).iter().collect();
+        let pairs = gpus.windows(2).map(|p| GpuMask::from_indices([p[0], p[1]]));
+        pairs.map(|m| self.point(Allocation::new([(host, m)]), size)).collect()
     }
 
     /// Spot checks of GPU subsets that are idle on both hosts.
@@ -102,7 +113,7 @@ impl Layout<'_> {
 
 /// The points known before the first reading: full tables, spot checks and the sample (for an adaptive design the farthest-point one).
 pub fn first_points(plan: &CampaignPlan, cluster: &Cluster) -> Vec<Point> {
-    let layout = Layout { plan, cluster };
+    let layout = Layout { plan, cluster, tabled: &HashSet::new() };
     let mut out = Vec::new();
     for &size in &plan.sizes {
         let (tables, checks) = layout.hosts();

@@ -19,9 +19,9 @@ use crate::backend::{Backend, Point};
 use crate::design::{DesignKind, Uncertainty};
 use crate::layout::Layout;
 use outcome::Stop;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use store::{Query, Store, StoreError};
-use topology::{Allocation, Bytes, Cluster, Collective};
+use topology::{Allocation, Bytes, Cluster, Collective, HostId};
 
 /// Maximum number of repetitions of an outlier.
 pub const REPETITIONS_MAX: u32 = 2;
@@ -53,6 +53,8 @@ pub struct Campaign<'a> {
     model: Option<&'a mut dyn Uncertainty>,
     /// Bandwidths of the stored readings by run id, GB/s.
     known: HashMap<String, f64>,
+    /// Hosts of which an earlier run took the table.
+    tabled: HashSet<HostId>,
     failures_in_row: usize,
     summary: CampaignSummary,
 }
@@ -88,7 +90,18 @@ impl<'a> Campaign<'a> {
         let stages = STAGES.map(stage).to_vec();
         let cluster = store.cluster().clone();
         let summary = CampaignSummary { stages, ..CampaignSummary::default() };
-        Ok(Campaign { plan, cluster, store, backend, hooks, model: None, known, failures_in_row: 0, summary })
+        let (model, tabled) = (None, HashSet::new());
+        let mut c =
+            Campaign { plan, cluster, store, backend, hooks, model, known, tabled, failures_in_row: 0, summary };
+        if let (Some(&size), true) = (plan.sizes.first(), plan.intra) {
+            let hosts = plan.idle.parts().iter().map(|p| p.0);
+            let has_table = |h: &HostId| {
+                let probe = c.layout().table_probe(*h, size);
+                !probe.is_empty() && probe.iter().all(|p| c.value(p).is_some())
+            };
+            c.tabled = hosts.filter(has_table).collect();
+        }
+        Ok(c)
     }
 
     /// Sets the model of an adaptive design.
@@ -142,7 +155,7 @@ impl<'a> Campaign<'a> {
     }
 
     fn layout(&self) -> Layout<'_> {
-        Layout { plan: self.plan, cluster: &self.cluster }
+        Layout { plan: self.plan, cluster: &self.cluster, tabled: &self.tabled }
     }
 
     /// The run id of a point: backend, point and repetition. A digest of the GPUs replaces a list that is too long for
