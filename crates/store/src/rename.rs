@@ -140,7 +140,12 @@ pub(crate) fn rename_readings(
             readings.insert(id.map_err(fail)?);
         }
     }
-    let (was, is) = (before.host_index(), new.host_index());
+    // The store may have been opened with the new cluster before: then its cluster has the new names, and another order.
+    let mut old_names = before.clone();
+    for (old, renamed) in renames.names() {
+        old_names.hosts.iter_mut().filter(|h| h.name == *renamed).for_each(|h| h.name.clone_from(old));
+    }
+    let (was, is) = (old_names.host_index(), new.host_index());
     let mut read = tx.prepare("SELECT run_id, allocation, host FROM measurement WHERE id = ?1").map_err(fail)?;
     let mut write =
         tx.prepare("UPDATE measurement SET run_id = ?2, allocation = ?3, host = ?4 WHERE id = ?1").map_err(fail)?;
@@ -156,7 +161,7 @@ pub(crate) fn rename_readings(
         let text = of_new.as_ref().map_or_else(|| names.join(" "), |a| allocation_text(new, a));
         // The run id names the GPUs, so that a campaign knows its points under their new names.
         let run_id = match (run_id, of_old, of_new) {
-            (Some(id), Some(old), Some(now)) => Some(renamed_run(&id, &before.gpu_list(&old), &new.gpu_list(&now))),
+            (Some(id), Some(old), Some(now)) => Some(renamed_run(&id, &old_names, &old, &new.gpu_list(&now))),
             (id, ..) => id,
         };
         write.execute(params![id, run_id, text, host.map(|h| renamed(&h))]).map_err(fail)?;
@@ -180,17 +185,21 @@ fn allocation(text: &str, index: &HashMap<&str, HostId>, name: &dyn Fn(&str) -> 
     Some(Allocation::new(text.split(' ').map(gpu).collect::<Option<Vec<_>>>()?))
 }
 
-/// The run id with the new list of GPUs, or as it was if it has another form.
-fn renamed_run(id: &str, old: &str, new: &str) -> String {
+/// The run id with the list of GPUs `to`, or as it was if it does not name the allocation. `before`: the cluster with the
+/// old names.
+fn renamed_run(id: &str, before: &Cluster, a: &Allocation, to: &str) -> String {
     let Some((head, repetition)) = id.rsplit_once('#') else { return id.to_owned() };
-    let digest = crate::once::digest(old);
-    let found =
-        [old, digest.as_str()].into_iter().find_map(|gpus| head.strip_suffix(gpus)).filter(|h| h.ends_with('/'));
-    let Some(head) = found else { return id.to_owned() };
-    let whole = format!("{head}{new}#{repetition}");
-    if whole.len() <= crate::sqlite::RUN_ID_BYTES_MAX {
-        whole
-    } else {
-        format!("{head}{}#{repetition}", crate::once::digest(new))
+    let list = before.gpu_list(a);
+    let digest = crate::once::digest(&list);
+    let by_list = [list.as_str(), digest.as_str()].into_iter().find_map(|gpus| head.strip_suffix(gpus));
+    let in_other_order = || {
+        let (start, gpus) = head.rsplit_once('/')?;
+        (before.parse_gpus([gpus]).ok()? == *a).then(|| &head[..start.len() + 1])
+    };
+    let Some(head) = by_list.filter(|h| h.ends_with('/')).or_else(in_other_order) else { return id.to_owned() };
+    let whole = format!("{head}{to}#{repetition}");
+    match whole.len() <= crate::sqlite::RUN_ID_BYTES_MAX {
+        true => whole,
+        false => format!("{head}{}#{repetition}", crate::once::digest(to)),
     }
 }

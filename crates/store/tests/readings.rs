@@ -235,7 +235,7 @@ fn renamed_hosts_keep_their_readings_and_run_ids_also_after_the_store_was_opened
             assert!(s.changed_hosts().is_empty(), "{:?}", s.changed_hosts());
             let all = s.records(&Query::usable()).unwrap();
             let runs: Vec<&str> = all.iter().filter_map(|r| r.run_id.as_deref()).collect();
-            assert_eq!(runs, ["sim/all_reduce/1/rack-9:[0-1]#0", "sim/all_reduce/1/rack-9:0,n1:0#1", "n2"]);
+            assert_eq!(runs, ["sim/all_reduce/1/rack-9:[0-1]#0", "sim/all_reduce/1/rack-9:0 n1:0#1", "n2"]);
             assert_eq!(to.gpu_names(&all[1].measurement.allocation), ["rack-9:0", "n1:0"]);
             let touching = Query { touching: vec![HostId(0)], ..Query::usable() };
             assert_eq!(ids(&s, &touching), [1, 2], "repetition {repetition}");
