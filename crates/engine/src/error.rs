@@ -270,6 +270,7 @@ fn store_code(e: &StoreError) -> &'static str {
         StoreError::UnknownReading { .. } => "unknown_reading",
         StoreError::Withdrawn { .. } => "reading_withdrawn",
         StoreError::KeyReused(_) => "key_reused",
+        StoreError::Rename(_) => "rename",
         StoreError::Io { .. } => "io",
     }
 }

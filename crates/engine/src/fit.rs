@@ -94,8 +94,7 @@ impl Engine {
         if let Ok(mut store) = self.store() {
             store.mark_all_taught()?;
         }
-        let model = self.replace_model(model)?;
-        self.network_learned();
+        let model = self.replace_fitted(model)?;
         let network = match model.correction() {
             Correction::Learned(l) => Some((l.parameter_count(), l.parameter_bytes())),
             _ => None,

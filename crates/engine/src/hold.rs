@@ -21,6 +21,12 @@ const SEARCHES_MAX: usize = 64;
 pub trait ModelKeeper: Send {
     /// The engine calls this after every change of the model, before it answers the request.
     fn keep(&mut self, model: &Model) -> Result<(), String>;
+    /// The same with the cluster of the fit, whose network is another one than that of the model's cluster. A keeper that writes
+    /// [`crate::ModelFile`]s keeps it; the default forgets it.
+    fn keep_fitted_on(&mut self, model: &Model, fitted_on: &Cluster) -> Result<(), String> {
+        let _ = fitted_on;
+        self.keep(model)
+    }
 }
 
 /// The loop of one cluster. [`Engine::builder`] makes it.
@@ -39,8 +45,8 @@ pub struct Engine {
     pub(crate) kinds: ModelKinds,
     used: Mutex<HashMap<(String, u64), Arc<dyn Search>>>,
     pub(crate) watch: Mutex<Option<Watch>>,
-    /// How the network differs from the one of the model's fit.
-    network_changes: Mutex<Vec<String>>,
+    /// The cluster of the model's fit, if its network differs from the present one.
+    fitted_on: Mutex<Option<Cluster>>,
 }
 
 /// Builds an [`Engine`].
@@ -52,8 +58,8 @@ pub struct Builder {
     keeper: Option<Box<dyn ModelKeeper>>,
     searches: Registry,
     kinds: ModelKinds,
-    /// Of the model, where an engine had it before.
-    network_changes: Vec<String>,
+    /// The cluster of the model's fit, if it is not the model's own.
+    fitted_on: Option<Cluster>,
 }
 
 impl Builder {
@@ -74,7 +80,12 @@ impl Builder {
     /// Adds a model.
     pub fn model(mut self, model: Model) -> Self {
         self.model = Some(model);
-        self.network_changes.clear();
+        self.fitted_on = None;
+        self
+    }
+    /// Adds a model as its file has it.
+    pub fn model_file(mut self, file: crate::ModelFile) -> Self {
+        (self.model, self.fitted_on) = (Some(file.model), file.fitted_on);
         self
     }
     /// Adds the function that saves a model after it has learned.
@@ -98,10 +109,8 @@ impl Builder {
     /// # Errors
     /// The model was fitted on another cluster: of another name, or with fewer than half of its hosts.
     pub fn build(self) -> Result<Engine, EngineError> {
-        let mut network_changes = self.network_changes;
-        if let Some(m) = self.model.as_ref().filter(|_| network_changes.is_empty()) {
-            network_changes = crate::network_changes(m.cluster(), &self.cluster);
-        }
+        let fitted_on = self.fitted_on.or_else(|| self.model.as_ref().map(|m| m.cluster().clone()));
+        let fitted_on = fitted_on.filter(|c| !crate::network_changes(c, &self.cluster).is_empty());
         let model = self.model.map(|m| on_cluster(m, &self.cluster)).transpose()?;
         Ok(Engine {
             turns: self.state.as_ref().map(|s| s.turns()),
@@ -116,7 +125,7 @@ impl Builder {
             kinds: self.kinds,
             used: Mutex::new(HashMap::new()),
             watch: Mutex::new(None),
-            network_changes: Mutex::new(network_changes),
+            fitted_on: Mutex::new(fitted_on),
         })
     }
 }
@@ -156,7 +165,7 @@ impl Engine {
             keeper: self.keeper.map(inner),
             searches: self.searches,
             kinds: self.kinds,
-            network_changes: inner(self.network_changes),
+            fitted_on: inner(self.fitted_on),
         }
     }
 
@@ -170,7 +179,7 @@ impl Engine {
             keeper: None,
             searches: Registry::shipped(),
             kinds: ModelKinds::shipped(),
-            network_changes: Vec::new(),
+            fitted_on: None,
         }
     }
 
@@ -197,12 +206,13 @@ impl Engine {
     /// How the network differs from that of the model's fit, a few words each: factors that the model learned of tiers, rails and NICs may not
     /// hold. Empty without a model, and after a fit.
     pub fn network_changes(&self) -> Vec<String> {
-        lock(&self.network_changes).clone()
+        lock(&self.fitted_on).as_ref().map_or_else(Vec::new, |c| crate::network_changes(c, &self.cluster))
     }
 
-    /// A fit has learned the present network.
-    pub(crate) fn network_learned(&self) {
-        lock(&self.network_changes).clear();
+    /// Saves and uses a model that was fitted on the present network.
+    pub(crate) fn replace_fitted(&self, model: Model) -> Result<Arc<Model>, EngineError> {
+        let before = lock(&self.fitted_on).take();
+        self.replace_model(model).inspect_err(|_| *lock(&self.fitted_on) = before)
     }
 
     /// The present state. Reads one row if nothing has changed since the last call, else O(GPUs held).
@@ -256,7 +266,11 @@ impl Engine {
     /// Saves a new model, then uses it.
     pub(crate) fn replace_model(&self, model: Model) -> Result<Arc<Model>, EngineError> {
         if let Some(k) = &self.keeper {
-            lock(k).keep(&model).map_err(EngineError::ModelNotKept)?;
+            let kept = match lock(&self.fitted_on).as_ref() {
+                Some(cluster) => lock(k).keep_fitted_on(&model, cluster),
+                None => lock(k).keep(&model),
+            };
+            kept.map_err(EngineError::ModelNotKept)?;
         }
         let model = Arc::new(model);
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = Some(model.clone());

@@ -73,7 +73,7 @@ fn by_rule(t: &mut HostType) -> Vec<String> {
     notes
 }
 
-/// Applies the ports of `ibstat`: sets rates, and removes NICs that are down or of the other link layer. Returns the
+/// Applies the ports of `ibstat` or `ibv_devinfo`: sets rates, and removes NICs that are down or of the other link layer. Returns the
 /// class of the network according to the ports, and notes.
 pub fn apply_ports(t: &mut HostType, ports: &[RdmaPort]) -> (Option<NetworkClass>, Vec<String>) {
     let mut notes = Vec::new();
@@ -107,13 +107,10 @@ pub fn apply_ports(t: &mut HostType, ports: &[RdmaPort]) -> (Option<NetworkClass
         }
     });
     if !out.is_empty() {
-        notes.push(format!(
-            "left out, as ibstat shows another link layer or a port that is not active: {}",
-            out.join(", ")
-        ));
+        notes.push(format!("left out, as their ports have another link layer or are not active: {}", out.join(", ")));
     }
     if !unknown.is_empty() {
-        notes.push(format!("ibstat has no device {}", unknown.join(", ")));
+        notes.push(format!("the list of ports has no device {}", unknown.join(", ")));
     }
     (class, notes)
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`switches`]: the switches above the hosts, from Slurm's `topology.conf` and `topology.yaml`, `ibnetdiscover` and
 //!   Topograph.
-//! - [`ports`]: `ibstat`, which distinguishes InfiniBand from Ethernet and gives the rate of each port.
+//! - [`ports`]: `ibstat` and `ibv_devinfo`, which distinguish InfiniBand from Ethernet and give the rate of each port.
 //! - [`host`]: the NICs that carry GPU traffic, SXM boards whose file lacks the NVLinks, and the class of the network.
 //!
 //! Every inference gives a note. A bad file gives one [`topology::ReadError`] with line, column and remedy. Readers
@@ -27,6 +27,8 @@ pub enum SiteFile {
     Topograph,
     /// The output of `ibstat`.
     Ibstat,
+    /// The output of `ibv_devinfo`.
+    IbvDevinfo,
 }
 
 /// The kind of a text; `None` for an unknown kind. Reads at most 2,000 lines.
@@ -53,6 +55,9 @@ pub fn detect(text: &str) -> Option<SiteFile> {
         if line.starts_with("CA '") && line.ends_with('\'') {
             return Some(SiteFile::Ibstat);
         }
+        if line.starts_with("hca_id:") {
+            return Some(SiteFile::IbvDevinfo);
+        }
     }
     None
 }
@@ -69,6 +74,7 @@ mod tests {
         assert_eq!(detect("#\n# Topology file: generated on Wed\n"), Some(SiteFile::Ibnetdiscover));
         assert_eq!(detect("{\n \"instances\": []}"), Some(SiteFile::Topograph));
         assert_eq!(detect("CA 'mlx5_0'\n\tCA type: MT4129\n"), Some(SiteFile::Ibstat));
+        assert_eq!(detect("hca_id:\tmlx5_0\n\ttransport:\t\t\tInfiniBand (0)\n"), Some(SiteFile::IbvDevinfo));
         assert_eq!(detect("hosts: []\n"), None);
         assert_eq!(detect("GPU0 GPU1\n"), None);
     }

@@ -1,7 +1,7 @@
 //! What a host's files do not say outright.
 
 use import::host::{NicChoice, apply_ports, board, choose_nics, class_by_names, is_on_nvlink_board};
-use import::ports::read_ibstat;
+use import::ports::{read_ibstat, read_ibv_devinfo};
 use proptest::prelude::*;
 use topology::{Bandwidth, HostType, NetworkClass, Nic, PathKind, catalog};
 
@@ -144,7 +144,54 @@ fn ibstat_tells_the_class_the_rates_and_the_ports_that_do_not_count() {
     assert!(read_ibstat("x", "f").is_err() && read_ibstat("CA 'a'\nCA 'a'\n", "f").unwrap_err().line() == 2);
 }
 
+/// The output of `ibv_devinfo -v` (name, state, width, speed of a lane, link layer), with the fields that it also prints.
+fn devinfo(of: &[(&str, &str, &str, &str, &str)]) -> String {
+    let port = |(name, state, width, speed, layer): &(&str, &str, &str, &str, &str)| {
+        format!(
+            "hca_id:\t{name}\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t28.39.1002\n\tnode_guid:\t\t\ta088:c203:0054:d1f4\n\
+             \tphys_port_cnt:\t\t\t1\n\tmax_mr_size:\t\t\t0xffffffffffffffff\n\t\tport:\t1\n\t\t\tstate:\t\t\t{state}\n\
+             \t\t\tmax_mtu:\t\t4096 (5)\n\t\t\tactive_mtu:\t\t4096 (5)\n\t\t\tlink_layer:\t\t{layer}\n\t\t\tmax_msg_sz:\t\t0x40000000\n\
+             \t\t\tactive_width:\t\t{width}\n\t\t\tactive_speed:\t\t{speed}\n\t\t\tphys_state:\t\tLINK_UP (5)\n\n"
+        )
+    };
+    of.iter().map(port).collect()
+}
+
+#[test]
+fn ibv_devinfo_tells_the_same_as_ibstat_and_no_rate_without_v() {
+    let text = devinfo(&[
+        ("mlx5_0", "PORT_ACTIVE (4)", "4X (2)", "100.0 Gbps (128)", "InfiniBand"),
+        ("mlx5_1", "PORT_ACTIVE (4)", "4X (2)", "50.0 Gbps (64)", "InfiniBand"),
+        ("mlx5_2", "PORT_ACTIVE (4)", "4X (2)", "25.0 Gbps (32)", "Ethernet"),
+        ("mlx5_3", "PORT_DOWN (1)", "invalid width (0)", "invalid speed (0)", "InfiniBand"),
+    ]);
+    let ports = read_ibv_devinfo(&text, "devinfo.txt").unwrap();
+    assert_eq!(ports.iter().map(|p| p.rate_gbit_per_s).collect::<Vec<_>>(), [400.0, 200.0, 100.0, 0.0]);
+    let mut t = dgx();
+    t.nics.truncate(5);
+    let (class, notes) = apply_ports(&mut t, &ports);
+    assert_eq!((class, names(&t)), (Some(NetworkClass::Infiniband), vec!["mlx5_0", "mlx5_1", "mlx5_4"]));
+    assert!(notes[0].contains("mlx5_2 (Ethernet), mlx5_3 (not active)") && notes[1].contains("mlx5_4"), "{notes:?}");
+    assert_eq!(t.nics[1].line_rate.gbit_per_s(), 200.0);
+    let short: String = text.lines().filter(|l| !l.contains("active_")).map(|l| format!("{l}\n")).collect();
+    let ports = read_ibv_devinfo(&short, "devinfo.txt").unwrap();
+    let mut t = dgx();
+    apply_ports(&mut t, &ports);
+    assert_eq!(t.nics[1].line_rate.gbit_per_s(), 400.0, "the rate that was known stays");
+    let e = read_ibv_devinfo(&text.replace("50.0 Gbps (64)", "fast"), "f").unwrap_err();
+    assert!(e.message().contains("`fast` is no rate of a lane") && e.line() == 30, "{}: {}", e.line(), e.message());
+    assert!(read_ibv_devinfo("x", "f").unwrap_err().remedy().contains("ibv_devinfo -v"));
+    assert_eq!(read_ibv_devinfo("hca_id: a\nhca_id: a\n", "f").unwrap_err().line(), 2);
+}
+
 proptest! {
+    #[test]
+    fn ibv_devinfo_never_panics(text in "\\PC{0,80}", at in 0usize..700) {
+        let whole = devinfo(&[("mlx5_0", "PORT_ACTIVE (4)", "4X (2)", "100.0 Gbps (128)", "InfiniBand"); 2]);
+        let at = at.min(whole.len());
+        let _ = read_ibv_devinfo(&format!("{}{text}{}", &whole[..at], &whole[at..]), "f");
+    }
+
     #[test]
     fn ibstat_never_panics(text in "\\PC{0,80}", at in 0usize..400) {
         let whole = ibstat(&[("mlx5_0", "Active", 400, "InfiniBand"), ("mlx5_1", "Down", 1, "Ethernet")]);

@@ -233,6 +233,96 @@ fn an_infiniband_fabric_gives_leaf_groups_rails_and_the_oversubscription_of_its_
     assert_eq!(network.tiers.len(), 2);
 }
 
+/// A fabric of three tiers: `hosts` with eight rails, 32 hosts on each leaf, eight pods of leaves and a spine for each rail of a pod, and cores
+/// above. Every host also has the block that `ibnetdiscover` prints of its adapters.
+fn three_tiers(hosts: usize) -> String {
+    const RAILS: usize = 8;
+    let pods = 8;
+    let leaves = hosts.div_ceil(32);
+    let mut out = "#\n# Topology file: generated on Wed Aug  6 16:11:23 2025\n#\n".to_owned();
+    let head = |out: &mut String, id: &str, name: &str| {
+        out.push_str(&format!("\nvendid=0x2c9\ndevid=0xd2f2\nsysimgguid=0x{id}\nswitchguid=0x{id}({id})\n"));
+        out.push_str(&format!("Switch\t65 \"S-{id}\"\t\t# \"MF0;{name}:MQM9700/U1\" enhanced port 0 lid 73 lmc 0\n"));
+    };
+    let to = |id: &str, name: &str| format!("\"S-{id}\"[3]\t\t# \"MF0;{name}:MQM9700/U1\" lid 236 4xNDR\n");
+    let (leaf, spine) = (|l: usize, r: usize| format!("1{l:04}{r:02}"), |p: usize, r: usize| format!("5{p:04}{r:02}"));
+    for l in 0..leaves {
+        for r in 0..RAILS {
+            head(&mut out, &leaf(l, r), &format!("LEAF-{l}-{r}"));
+            for h in 32 * l..(32 * (l + 1)).min(hosts) {
+                let guid = format!("e09d{h:06x}{r:04x}");
+                out.push_str(&format!(
+                    "[{}]\t\"H-{guid}\"[1]({guid}) \t\t# \"gpu-{h:04} mlx5_{r}\" lid {h} 4xNDR\n",
+                    h + 1 - 32 * l
+                ));
+            }
+            for cable in 0..32 {
+                out.push_str(&format!(
+                    "[{}]\t{}",
+                    33 + cable,
+                    to(&spine(l % pods, r), &format!("SPINE-{}-{r}", l % pods))
+                ));
+            }
+        }
+    }
+    for p in 0..pods {
+        for r in 0..RAILS {
+            head(&mut out, &spine(p, r), &format!("SPINE-{p}-{r}"));
+            for (i, l) in (p..leaves).step_by(pods).enumerate() {
+                out.push_str(&format!("[{}]\t{}", i + 1, to(&leaf(l, r), &format!("LEAF-{l}-{r}"))));
+            }
+            for core in 0..16 {
+                out.push_str(&format!(
+                    "[{}]\t{}",
+                    65 + core,
+                    to(&format!("9{:02}", core % 4), &format!("CORE-{}", core % 4))
+                ));
+            }
+        }
+    }
+    for core in 0..4 {
+        head(&mut out, &format!("9{core:02}"), &format!("CORE-{core}"));
+        for p in 0..pods {
+            out.push_str(&format!("[{}]\t{}", p + 1, to(&spine(p, 0), &format!("SPINE-{p}-0"))));
+        }
+    }
+    for h in 0..hosts {
+        for r in 0..RAILS {
+            let (guid, id) = (format!("e09d{h:06x}{r:04x}"), leaf(h / 32, r));
+            out.push_str(&format!(
+                "\nvendid=0x2c9\ndevid=0x1021\nCa\t1 \"H-{guid}\"\t\t# \"gpu-{h:04} mlx5_{r}\"\n[1]({guid}) \t{}",
+                to(&id, &format!("LEAF-{}-{r}", h / 32))
+            ));
+        }
+    }
+    out
+}
+
+#[test]
+fn the_fabric_of_1280_hosts_and_three_tiers_is_read_in_time_proportional_to_its_size() {
+    let (large, small) = (three_tiers(1280), three_tiers(320));
+    assert!((1 << 20..6 << 20).contains(&large.len()), "{} bytes", large.len());
+    let w = read_ibnetdiscover(&large, "ib.txt", None).unwrap();
+    assert_eq!((w.hosts.len(), w.rails, w.port_gbit_per_s.len()), (1280, Some(Rails::Joined), 8 * 1280));
+    let switches: Vec<usize> = w.tiers.iter().map(|t| t.switches.len()).collect();
+    assert_eq!(switches, [40, 8], "leaf groups, and pods below the cores: {:?}", w.notes);
+    let names = hosts("gpu-[0000-1279]");
+    let (network, _) = w.network(&names, NetworkClass::Infiniband, &NetworkOptions::default(), "f").unwrap();
+    assert_eq!(network.tiers.len(), 2);
+    // The fastest of a few readings of each, so that other work on the machine does not count.
+    let seconds = |text: &str| {
+        let one = |_| {
+            let start = std::time::Instant::now();
+            std::hint::black_box(read_ibnetdiscover(text, "ib.txt", None).unwrap());
+            start.elapsed().as_secs_f64()
+        };
+        (0..5).map(one).fold(f64::INFINITY, f64::min)
+    };
+    let (few, many) = (seconds(&small), seconds(&large));
+    let times = large.len() as f64 / small.len() as f64;
+    assert!(many < 2.5 * times * few, "{many} s for {times:.1} times the text that takes {few} s");
+}
+
 #[test]
 fn a_non_blocking_fabric_of_two_groups_has_one_tier() {
     let w = read_ibnetdiscover(&fabric(2, 4, 4, 2, true), "ib.txt", None).unwrap();

@@ -334,3 +334,36 @@ fn the_help_shows_examples() {
         assert!(out.contains(part), "{part} is missing");
     }
 }
+
+/// 1,280 hosts with rails, below 40 leaves and 4 pods; the links of one GPU of the last host run at 0.3 of their rate. All simulated.
+#[test]
+fn a_site_of_10240_gpus_is_measured_fitted_placed_on_and_diagnosed() {
+    let folder = Folder::new();
+    let (site, store, model) = (folder.at("site.yaml"), folder.at("r.db"), folder.at("m.json"));
+    let text = "name: large\nnetwork:\n  class: infiniband\n  rails: joined\n  tiers:\n  - {name: leaf, hosts_per_switch: 32, oversubscription: 1}\n  \
+                - {name: pod, hosts_per_switch: 320, oversubscription: 2}\nhosts:\n- {name: 'n[0-1278]', type: hgx-h100}\n\
+                - {name: n1279, type: hgx-h100, degraded: {gpus: {3: 0.3}}}\n";
+    std::fs::write(&site, text).unwrap();
+    let json = |command: &str, args: &[&str]| -> serde_json::Value {
+        let (code, out, err) =
+            said(common::linkwise(command, &[args, &["--cluster", &site, "--format", "json"]].concat()));
+        assert_eq!(code, 0, "{command}: {err}");
+        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{command}: {e}: {out}"))
+    };
+    let budget = ["--budget-gpu-minutes", "1500", "--clip"];
+    let measured =
+        json("measure", &[&["--backend", "simulated", "--noise", "3", "--store", &store], &budget[..]].concat());
+    let campaign = &measured["campaign"];
+    assert!(campaign["finished"] == true && campaign["gpu_minutes"].as_f64().unwrap() <= 1500.0, "{measured}");
+    assert_eq!(campaign["deviating_hosts"], serde_json::json!(["n1279"]));
+    assert!(measured["simulated"] == measured["measurements"] && campaign["stages"][1]["points"] == 1279, "{measured}");
+    let fitted = json("fit", &["--store", &store, "-o", &model]);
+    assert!(fitted["intra_readings"].as_u64().unwrap() > 1500 && fitted["multi_host_readings"] == 100, "{fitted}");
+    let placed = json("place", &["--model", &model, "--gpus", "4096"]);
+    let gpus = placed["gpus"].as_array().unwrap();
+    assert!(gpus.len() == 4096 && gpus.iter().all(|g| g != "n1279:3"), "{}", placed["split"]);
+    let diagnosed = json("doctor", &["--store", &store]);
+    let candidates = diagnosed["defects"].as_array().unwrap().iter().flat_map(|d| d["candidates"].as_array().unwrap());
+    let hosts: Vec<&str> = candidates.filter_map(|c| c["host"].as_str()).collect();
+    assert!(!hosts.is_empty() && hosts.iter().all(|h| *h == "n1279"), "{hosts:?}");
+}

@@ -88,6 +88,105 @@ fn another_network_is_told_by_update_and_by_every_command_with_a_model_of_the_fo
 }
 
 #[test]
+fn the_note_about_another_network_lasts_until_the_next_fit() {
+    let folder = workplace();
+    site(
+        &folder,
+        "leaves.yaml",
+        "{class: infiniband, tiers: [{name: leaf, hosts_per_switch: 2, oversubscription: 2}]}",
+    );
+    let place = "place --cluster leaves.yaml --model m.json --gpus 16";
+    assert!(run(&folder, place).2.contains("tier leaf is new"));
+    let observe = "observe --store s.db --cluster leaves.yaml --job j --simulated --model m.json";
+    for busbw in [210, 220] {
+        ok(&folder, &format!("{observe} --gpus 'n0 n1' --busbw {busbw}"));
+        assert!(run(&folder, place).2.contains("tier leaf is new"), "learning does not end the note");
+    }
+    assert_eq!(run(&folder, "place --cluster h100 --model m.json --gpus 16").2, "", "the network of the fit");
+    ok(&folder, "fit --cluster leaves.yaml --store s.db -o m.json");
+    assert_eq!(run(&folder, place).2, "", "a fit ends it");
+}
+
+/// The hosts of `h100`, with n2 named so and the others in this order.
+fn renamed_site(folder: &Folder, file: &str, hosts: &[&str]) {
+    let hosts: Vec<String> = hosts.iter().map(|h| format!("{{name: {h}, type: hgx-h100}}")).collect();
+    std::fs::write(folder.at(file), format!("name: h100\nhosts: [{}]\n", hosts.join(", "))).unwrap();
+}
+
+#[test]
+fn a_renamed_host_keeps_its_readings_its_state_and_what_the_model_learned() {
+    let folder = workplace();
+    ok(&folder, "cluster allocate train 'n2:[0-3]' --state s");
+    ok(&folder, "cluster drain n2:7 --reason 'NVLink' --state s");
+    ok(&folder, "observe --store s.db --cluster h100 --job slow --gpus 'n1 n2' --busbw 60 --simulated --model m.json");
+    let count = |cluster: &str, host: &str| {
+        let list = json(&folder, &format!("readings list --store s.db --cluster {cluster} --host {host} --limit 1000"));
+        list["readings"].as_array().unwrap().len()
+    };
+    let before = count("h100", "n2");
+    assert!(before > 10, "{before}");
+    let predicted = |cluster: &str, gpus: &str| {
+        let line = format!("explain --cluster {cluster} --model m.json --gpus '{gpus}'");
+        json(&folder, &line)["predicted_busbw_gb_per_s"].as_f64().unwrap_or(f64::NAN)
+    };
+    let (slow, other) = (predicted("h100", "n1 n2"), predicted("h100", "n0 n3"));
+    renamed_site(&folder, "new.yaml", &["n3", "n0", "rack-2", "n1"]);
+    let update = "cluster update --cluster new.yaml --state s --store s.db --model m.json --rename n2=rack-2";
+    let said = joined(&ok(&folder, update));
+    assert!(said.contains("1 host renamed") && !said.contains("removed") && !said.contains("network"), "{said}");
+    let look = || {
+        let now = json(&folder, "cluster show --state s");
+        assert_eq!(now["jobs"][0]["gpus"].to_string().matches("rack-2").count(), 4, "{now}");
+        assert!(now["drained"].to_string().contains("rack-2"), "{now}");
+        assert_eq!(count("new.yaml", "rack-2"), before);
+        assert_eq!((predicted("new.yaml", "n1 rack-2"), predicted("new.yaml", "n0 n3")), (slow, other));
+    };
+    look();
+    ok(&folder, update); // again
+    look();
+    // A campaign knows its points under the new name.
+    let again = json(&folder, "measure --cluster new.yaml --backend simulated --samples 0 --store s.db");
+    assert_eq!(again["campaign"]["readings_taken"], 0, "{again}");
+    ok(&folder, "fit --cluster new.yaml --store s.db -o m2.json");
+}
+
+#[test]
+fn a_rename_that_cannot_be_is_one_sentence_and_changes_nothing() {
+    let folder = workplace();
+    ok(&folder, "cluster allocate train n3 --state s");
+    let now = || {
+        let held = json(&folder, "cluster show --state s")["jobs"][0]["gpus"].to_string();
+        (held, ok(&folder, "readings list --store s.db --cluster h100 --host n2"))
+    };
+    let before = now();
+    renamed_site(&folder, "new.yaml", &["n0", "n1", "m2", "n3"]);
+    let text = "name: h100\nhosts: [{name: 'n[0-1]', type: hgx-h100}, {name: m2, type: dgx-a100}, {name: n3, type: hgx-h100}]\n";
+    std::fs::write(folder.at("other.yaml"), text).unwrap();
+    renamed_site(&folder, "less.yaml", &["n0", "n1", "m2"]);
+    for (cluster, rename, code, why) in [
+        ("new.yaml", "n2", 2, "`n2` is not OLD=NEW"),
+        ("new.yaml", "n9=m2", 2, "cluster `h100` had no host `n9`"),
+        ("new.yaml", "n2=m9", 2, "has no host `m9`, the new name of `n2`"),
+        ("new.yaml", "n1=m2", 2, "still has host `n1`"),
+        ("new.yaml", "n[1-2]=m2", 2, "has 2 old names and 1 new ones"),
+        ("h100", "n1=n2", 2, "still has host `n1`"),
+        ("h100", "n1=n2 --rename n2=n1", 2, "rename in two steps"),
+        ("other.yaml", "n2=m2", 2, "a renamed host keeps its hardware"),
+        ("less.yaml", "n2=m2", 1, "job `train` holds GPUs of host n3"),
+    ] {
+        let update =
+            format!("cluster update --cluster {cluster} --state s --store s.db --model m.json --rename {rename}");
+        let e = joined(&refused(&folder, &update, code));
+        assert!(e.contains(why), "{update}: {e}");
+        assert!(e.lines().all(|l| l.len() < 400), "{e}");
+    }
+    assert_eq!(before, now());
+    // Without --rename, the host is another one: its readings are of hardware that is gone.
+    let said = joined(&ok(&folder, "cluster update --cluster new.yaml --state s"));
+    assert!(said.contains("1 host added (m2), 1 host removed (n2)"), "{said}");
+}
+
+#[test]
 fn a_reading_above_what_the_links_allow_is_asked_for_its_unit() {
     let folder = workplace();
     let observe = "observe --store s.db --cluster h100 --job j --gpus 'n0 n1' --simulated";

@@ -201,6 +201,35 @@ fn the_plan_of_1024_gpus_takes_less_than_300_gpu_minutes() {
 }
 
 #[test]
+fn a_budget_of_300_gpu_minutes_suffices_for_1024_gpus_with_every_design_and_the_plan_is_told_by_stage() {
+    for design in ["stratified", "adaptive"] {
+        let folder = Folder::new();
+        let store = folder.at("s.db");
+        let args = ["--cluster", "128xhgx-h100", "--backend", "simulated", "--noise", "3", "--design", design];
+        let budget = ["--budget-gpu-minutes", "300", "--clip", "--store", &store, "--format", "json"];
+        let (code, out, err) = said(common::linkwise("measure", &[&args[..], &budget].concat()));
+        assert_eq!(code, 0, "{err}");
+        let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let campaign = &answer["campaign"];
+        let minutes = campaign["gpu_minutes"].as_f64().unwrap();
+        assert!(campaign["stopped_by_budget"] == false && minutes <= 300.0, "{design}: {minutes}\n{out}{err}");
+        let planned = campaign["planned"].as_array().unwrap();
+        let (names, cost): (Vec<&str>, Vec<f64>) =
+            planned.iter().map(|s| (s["name"].as_str().unwrap(), s["gpu_minutes"].as_f64().unwrap())).unzip();
+        assert_eq!(names, ["intra tables", "spot checks", "multi-host samples"]);
+        let taken = campaign["stages"][2]["gpu_minutes"].as_f64().unwrap();
+        assert!(cost[2] > 20.0 && taken <= 1.1 * cost[2], "{design}: {taken} of {cost:?}");
+        for (name, cost) in names.iter().zip(&cost) {
+            assert!(
+                err.contains(&format!("plan: {name}: ")) && err.contains(&format!("{cost:.1} simulated GPU-minutes")),
+                "{err}"
+            );
+        }
+        assert!(err.contains("simulated intra tables of n0, 16MiB: 247 points to take"), "{err}");
+    }
+}
+
+#[test]
 fn a_run_is_charged_by_its_ranks() {
     let minutes = |idle: &str| planned(&["--cluster", "4xhgx-h100", "--no-intra", "--samples", "1", "--idle", idle]);
     // The same number of GPU-minutes per GPU only if a run's length did not depend on its ranks.

@@ -3,14 +3,19 @@
 //! A design is a function of cluster, idle GPUs, number and seed. It uses only idle GPUs, never repeats an allocation,
 //! and prefers splits (host type and count, sorted) that are not in the sample yet, because GPUs of a type count as
 //! equal until readings show a difference.
+//!
+//! On a network with rails, most allocations are aligned: the GPUs of every host are next to the same rails, as jobs
+//! get them ([`crate::rails`]). Where rails have no path between them, a sample has only allocations that can
+//! communicate.
 
 use crate::features::{distance, features};
 use crate::intra::random_mask;
+use crate::rails;
 use crate::scale::Scale;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
-use topology::{Allocation, Cluster, GpuMask, HostId};
+use topology::{Allocation, Cluster, GpuMask, HostId, Rails};
 
 /// Limit on allocations of one design.
 pub const SAMPLE_SIZE_MAX: usize = 10_000;
@@ -26,6 +31,8 @@ const EVEN_ONE_IN: usize = 3;
 const MOST_TIMES: usize = 64;
 /// Probability that a host's GPUs are drawn without regard to their links.
 const RANDOM_MASK: f64 = 0.25;
+/// Probability that the GPUs of an allocation are moved to the same rails on every host, on a network with rails.
+const ALIGNED: f64 = 0.75;
 /// Up to this many GPUs all subsets are compared; for more GPUs [`MASKS_TRIED`] random ones.
 const SUBSETS_OF_MAX: usize = 8;
 /// Random subsets compared to find a well-linked one.
@@ -81,7 +88,9 @@ pub fn design_at(
     scale: Scale,
 ) -> Vec<Allocation> {
     let n = n.min(SAMPLE_SIZE_MAX);
-    let sampler = Sampler::new(cluster, idle, seed, scale);
+    let mut sampler = Sampler::new(cluster, idle, seed, scale);
+    // Random GPUs stay where they were drawn if any GPUs can communicate.
+    sampler.align &= kind != DesignKind::Random || cluster.network.rails == Some(Rails::Separate);
     match kind {
         DesignKind::Random => sampler.take(n, |s, _| s.any()),
         DesignKind::Stratified => stratified(sampler, n),
@@ -103,6 +112,18 @@ impl Candidates<'_> {
     /// The next `n` allocations of an adaptive design: the candidates with the most uncertain prediction, at most one per split while there are
     /// enough splits. Skips those in `taken`.
     pub fn most_uncertain(self, n: usize, taken: &[Allocation], model: &dyn Uncertainty) -> Vec<Allocation> {
+        self.most_uncertain_within(n, taken, model, f64::INFINITY, &|_| 0.0)
+    }
+
+    /// [`Candidates::most_uncertain`] whose costs add up to at most `all`. If even the cheapest ones cost more, these.
+    pub fn most_uncertain_within(
+        self,
+        n: usize,
+        taken: &[Allocation],
+        model: &dyn Uncertainty,
+        all: f64,
+        cost: &dyn Fn(&Allocation) -> f64,
+    ) -> Vec<Allocation> {
         let sampler = Sampler::new(self.cluster, self.idle, self.seed, self.scale);
         let mut pool = stratified(sampler, candidates(n + taken.len()));
         let known: HashSet<&Allocation> = taken.iter().collect();
@@ -113,15 +134,44 @@ impl Candidates<'_> {
         let mut splits = HashSet::new();
         let (fresh, again): (Vec<usize>, Vec<usize>) =
             order.into_iter().partition(|&i| splits.insert(split(self.cluster, &pool[i])));
-        fresh.into_iter().chain(again).take(n).map(|i| pool[i].clone()).collect()
+        let order: Vec<usize> = fresh.into_iter().chain(again).collect();
+        affordable(&order.iter().map(|&i| cost(&pool[i])).collect::<Vec<_>>(), n, all)
+            .into_iter()
+            .map(|i| pool[order[i]].clone())
+            .collect()
     }
 }
 
-/// Host type and count of every part, sorted. Allocations with the same split count as equal before measuring.
-fn split(cluster: &Cluster, a: &Allocation) -> Vec<(usize, usize)> {
+/// The first `n` of a list of costs, without those after which the cheapest ones would no longer fit into `all`; then the
+/// cheapest ones, if fewer fit. O(n log n) for n costs.
+fn affordable(costs: &[f64], n: usize, all: f64) -> Vec<usize> {
+    let n = n.min(costs.len());
+    let cheapest = stats::sorted(costs);
+    let mut least: f64 = cheapest[..n].iter().sum();
+    let (mut spent, mut chosen) = (0.0, Vec::new());
+    for (i, cost) in costs.iter().enumerate() {
+        if chosen.len() == n {
+            break;
+        }
+        // The largest of the cheapest ones gives its place to this one.
+        let rest = least - cheapest[n - chosen.len() - 1];
+        if spent + cost + rest <= all {
+            (spent, least) = (spent + cost, rest);
+            chosen.push(i);
+        }
+    }
+    let mut left: Vec<usize> = (0..costs.len()).filter(|i| chosen.binary_search(i).is_err()).collect();
+    left.sort_by(|&a, &b| costs[a].total_cmp(&costs[b]).then(a.cmp(&b)));
+    chosen.extend(left.into_iter().take(n - chosen.len()));
+    chosen
+}
+
+/// Host type and count of every part, sorted, and whether the hosts use other rails than each other. Allocations with
+/// the same split count as equal before measuring.
+fn split(cluster: &Cluster, a: &Allocation) -> (Vec<(usize, usize)>, bool) {
     let mut s: Vec<_> = a.parts().iter().map(|(h, m)| (cluster.host(*h).host_type, m.count())).collect();
     s.sort_unstable();
-    s
+    (s, cluster.network.rails.is_some() && !rails::is_aligned(cluster, a))
 }
 
 fn candidates(n: usize) -> usize {
@@ -157,6 +207,8 @@ struct Sampler<'a> {
     rng: ChaCha8Rng,
     seed: u64,
     scale: Scale,
+    /// Move the GPUs of most allocations to the same rails on every host.
+    align: bool,
     /// The idle hosts of each switch of the lowest tier that has two or more; empty without several switches.
     below_switches: Vec<Vec<(HostId, GpuMask)>>,
 }
@@ -177,7 +229,8 @@ impl<'a> Sampler<'a> {
             }
         }
         let (fabric, rng) = (fabric::Fabric::new(cluster), ChaCha8Rng::seed_from_u64(seed));
-        Sampler { cluster, idle, fabric, rng, seed, scale, below_switches }
+        let align = cluster.network.rails.is_some();
+        Sampler { cluster, idle, fabric, rng, seed, scale, align, below_switches }
     }
 
     fn strata(&self) -> Vec<usize> {
@@ -191,6 +244,11 @@ impl<'a> Sampler<'a> {
         let mut patience = DRAWS_FOR_NEW_SPLIT;
         while self.idle.host_count() >= 2 && out.len() < n && fruitless < FRUITLESS_DRAWS_MAX {
             let a = draw(&mut self, out.len());
+            let a = if self.align && self.rng.random_bool(ALIGNED) { self.aligned(a) } else { a };
+            if !rails::communicates(self.cluster, &a) {
+                fruitless += 1;
+                continue;
+            }
             let new_split = splits.insert(split(self.cluster, &a));
             let enough = new_split || fruitless >= patience;
             if a.host_count() >= 2 && enough && known.insert(a.clone()) {
@@ -261,6 +319,11 @@ impl<'a> Sampler<'a> {
             (h, self.mask(h, idle, count))
         });
         Allocation::new(parts.collect::<Vec<_>>())
+    }
+
+    /// The counts of an allocation on the same rails of every host.
+    fn aligned(&mut self, a: Allocation) -> Allocation {
+        rails::aligned(self.cluster, self.idle, &a, &mut self.rng).unwrap_or(a)
     }
 
     /// Usually the GPUs that a scheduler would take: the best subset, by the physics of the host's links, of a random part of the idle GPUs.

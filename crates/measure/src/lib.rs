@@ -20,6 +20,7 @@ pub mod nccl_tests;
 pub mod outlier;
 pub mod plugin_trace;
 mod process;
+pub mod rails;
 pub mod scale;
 pub mod simulated;
 pub mod trace;

@@ -7,7 +7,7 @@ use crate::backend::{Backend, BackendError, Point, Reading};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use store::{Source, digest::fnv64};
-use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
 /// Duration of one nccl-tests point with default counts, s; the published campaigns imply 2 to 6 s (`facts/placement-prototype.md`, pitfall 5).
 pub const NOMINAL_SECONDS: f64 = 4.0;
@@ -46,13 +46,31 @@ pub struct Simulated<'c, F> {
     options: Irregularity,
 }
 
-/// The simulated backend with the physics of `cluster` as expectation.
+/// The simulated backend with the physics of `cluster` as expectation. GPUs and links that the cluster file calls degraded
+/// slow the links inside their host: the slowest pair decides, as on a ring that cannot avoid it.
 pub fn on_fabric(
     cluster: &Cluster,
     options: Irregularity,
 ) -> Simulated<'_, impl Fn(&Allocation, Collective, Bytes) -> Bandwidth + '_> {
     let fabric = fabric::Fabric::new(cluster);
-    Simulated::new(cluster, options, move |a: &Allocation, c, s| fabric.estimate(a, c, s).busbw)
+    Simulated::new(cluster, options, move |a: &Allocation, c, s| {
+        let healthy = fabric.estimate(a, c, s).busbw;
+        let inside = a.parts().iter().filter_map(|&(h, m)| {
+            let health = health_inside(cluster, h, m);
+            (health < 1.0).then(|| fabric.intra_busbw(h, m, c, s).gb_per_s() * health)
+        });
+        Bandwidth::from_gb_per_s(inside.fold(healthy.gb_per_s(), f64::min))
+    })
+}
+
+/// The smallest health of the links between GPUs of a set, by the cluster file: 1 if all are healthy, and for one GPU.
+fn health_inside(cluster: &Cluster, h: HostId, mask: GpuMask) -> f64 {
+    let host = cluster.host(h);
+    if host.gpu_health.is_empty() && host.link_health.is_empty() {
+        return 1.0;
+    }
+    let pairs = mask.iter().flat_map(|a| mask.iter().filter(move |b| a < *b).map(move |b| (a, b)));
+    pairs.map(|(a, b)| cluster.link_health(h, a, b)).fold(1.0, f64::min)
 }
 
 impl<'c, F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Simulated<'c, F> {

@@ -141,11 +141,14 @@ fn a_campaign_takes_one_full_table_per_type_spot_checks_and_the_samples() {
     )
     .unwrap()
     .estimate();
-    assert_eq!((estimate.points, estimate.already), (2 * 247 + 2 * 8 + 30, 0));
+    let points: Vec<usize> = estimate.stages.iter().map(|s| s.points).collect();
+    assert_eq!((points, estimate.already()), (vec![2 * 247, 2 * 8, 30], 0));
     let mut backend = Faulty::new(quiet);
     let summary = run(&p, &mut store, &mut backend).0.unwrap();
-    assert_eq!(summary.readings_taken(), estimate.points);
-    assert!((summary.gpu_minutes() - estimate.gpu_minutes).abs() < 1e-6);
+    assert_eq!(summary.readings_taken(), estimate.points());
+    for (planned, done) in estimate.stages.iter().zip(&summary.stages) {
+        assert!((planned.gpu_minutes - done.gpu_minutes).abs() < 1e-6 && planned.name == done.name, "{planned:?}");
+    }
     let at = |h| store.count(&Query::all().place(Place::Host(HostId(h)))).unwrap();
     assert_eq!([at(0), at(1), at(2), at(3)], [247, 8, 247, 8]);
     assert_eq!(store.count(&Query::all().place(Place::SeveralHosts)).unwrap(), 30);
@@ -225,7 +228,82 @@ fn a_deviating_host_is_named_and_its_full_table_is_measured() {
     let (summary, events) = run(&plan(&c), &mut store, &mut backend);
     assert!(summary.unwrap().deviating_hosts.contains(&"n2".to_owned()));
     assert_eq!(store.count(&Query::all().place(Place::Host(HostId(2)))).unwrap(), 247);
-    assert!(events.iter().any(|e| matches!(e, CampaignEvent::Note(n) if n.starts_with("n2 deviates from n0 by -"))));
+    assert!(events.iter().any(|e| matches!(e, CampaignEvent::Note(n) if n.starts_with("n2 deviates from the median of the 4 hosts of hgx-h100 by -"))));
+}
+
+/// A site of `hosts` hosts; `slow` of them run at 0.8 of their rate. Returns the names of deviating hosts, the number of hosts with a full
+/// table, and the notes.
+fn spot_checks(hosts: usize, noise: f64, seed: u64, slow: &[u32]) -> (Vec<String>, usize, Vec<String>) {
+    struct Slow<'s, B>(B, &'s [u32]);
+    impl<B: Backend> Backend for Slow<'_, B> {
+        fn source(&self) -> Source {
+            self.0.source()
+        }
+        fn provenance(&self) -> String {
+            self.0.provenance()
+        }
+        fn width(&self) -> usize {
+            self.0.width()
+        }
+        fn expected(&self, p: &Point) -> Seconds {
+            self.0.expected(p)
+        }
+        fn measure(&mut self, p: &Point) -> Result<Reading, BackendError> {
+            let mut r = self.0.measure(p)?;
+            if self.1.iter().any(|h| !p.allocation.mask(HostId(*h)).is_empty()) {
+                r.busbw = Bandwidth::from_gb_per_s(0.8 * r.busbw.gb_per_s());
+            }
+            Ok(r)
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(&format!("{hosts}xhgx-h100"));
+    let scale = measure::Scale::of_site(&c, &c.usable(), None);
+    let plan = CampaignPlan { sample_size: 0, scale, seed, ..plan(&c) };
+    let mut store = fresh(folder.path(), "s.db", &c);
+    let mut backend = Slow(Simulated::new(&c, Irregularity { noise, seed, ..Irregularity::default() }, bound), slow);
+    let (summary, events) = run(&plan, &mut store, &mut backend);
+    let tables = c.host_ids().filter(|h| store.count(&Query::all().place(Place::Host(*h))).unwrap() >= 247).count();
+    let note = |e: CampaignEvent| if let CampaignEvent::Note(n) = e { Some(n) } else { None };
+    (summary.unwrap().deviating_hosts, tables, events.into_iter().filter_map(note).collect())
+}
+
+#[test]
+fn noise_alone_escalates_almost_no_host() {
+    for (hosts, percent) in [(128, 1), (24, 2)] {
+        let deviating: usize = (1..=8).map(|seed| spot_checks(hosts, 0.03, seed, &[]).0.len()).sum();
+        assert!(100 * deviating <= percent * 8 * hosts, "{deviating} of {} healthy hosts", 8 * hosts);
+    }
+}
+
+#[test]
+fn a_defective_reference_escalates_itself_and_no_healthy_host() {
+    for hosts in [4, 16, 128] {
+        let (deviating, tables, notes) = spot_checks(hosts, 0.01, 1, &[0]);
+        assert_eq!(deviating, ["n0"], "{hosts} hosts: {notes:?}");
+        assert_eq!(tables, 2, "its own table, and that of a usual host: {notes:?}");
+        let said =
+            |n: &String| n.starts_with("n0 deviates from the median of the") && n.contains("taking the table of");
+        assert!(notes.iter().any(said), "{notes:?}");
+    }
+}
+
+#[test]
+fn slow_hosts_are_escalated_in_spite_of_noise_and_of_a_slow_reference() {
+    for seed in 1..=4 {
+        let (deviating, ..) = spot_checks(128, 0.03, seed, &[0, 5, 77]);
+        assert!(["n0", "n5", "n77"].iter().all(|n| deviating.iter().any(|d| d == n)), "seed {seed}: {deviating:?}");
+        assert!(deviating.len() <= 4, "seed {seed}: {deviating:?}");
+    }
+    // A third of the hosts does not hide itself in the spread.
+    let third: Vec<u32> = (0..64).step_by(3).collect();
+    let (deviating, ..) = spot_checks(64, 0.01, 1, &third);
+    let found = third.iter().filter(|h| deviating.contains(&format!("n{h}"))).count();
+    assert!(
+        found + 1 >= third.len() && deviating.len() <= third.len() + 1,
+        "{found} of {}: {deviating:?}",
+        third.len()
+    );
 }
 
 #[test]

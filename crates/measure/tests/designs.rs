@@ -64,6 +64,55 @@ fn a_hundred_stratified_samples_cover_all_host_counts_and_splits_with_weight_on_
     }
 }
 
+/// Hosts with eight NICs, each on a leaf of its own.
+fn on_rails(hosts: usize, rails: topology::Rails) -> Cluster {
+    let mut c = cluster(&format!("{hosts}xhgx-h100"));
+    c.network.rails = Some(rails);
+    c
+}
+
+#[test]
+fn on_separate_rails_every_sample_can_communicate_and_most_are_aligned() {
+    let mut few = on_rails(64, topology::Rails::Separate);
+    // Jobs left other rails idle on every second host; rail 3 is idle on all of them.
+    for (i, h) in few.hosts.iter_mut().enumerate() {
+        h.drained = GpuMask(if i % 2 == 0 { 0b1100_0001 } else { 0b0011_0010 });
+    }
+    for c in [on_rails(4, topology::Rails::Separate), on_rails(128, topology::Rails::Separate), few] {
+        let fabric = fabric::Fabric::new(&c);
+        for kind in KINDS {
+            for scale in [measure::Scale::SMALL, measure::Scale::of_site(&c, &c.usable(), None)] {
+                let d = measure::design::design_at(&c, &c.usable(), 60, kind, 5, scale);
+                assert_eq!(d.len(), 60, "{} on {} hosts", kind.name(), c.hosts.len());
+                let speed = |a: &Allocation| fabric.estimate(a, Collective::AllReduce, Bytes::mib(16)).busbw.gb_per_s();
+                assert!(d.iter().all(|a| speed(a) > 0.0), "{} on {} hosts", kind.name(), c.hosts.len());
+                let aligned = d.iter().filter(|a| measure::rails::is_aligned(&c, a)).count();
+                let free = c.hosts.iter().all(|h| h.drained.is_empty());
+                assert!(!free || aligned >= 30, "{}: {aligned} of 60 are aligned", kind.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn on_joined_rails_samples_are_mostly_aligned_and_some_are_not() {
+    let c = on_rails(32, topology::Rails::Joined);
+    for kind in [DesignKind::Stratified, DesignKind::Adaptive, DesignKind::WorstCase] {
+        let scale = measure::Scale::of_site(&c, &c.usable(), None);
+        let d = measure::design::design_at(&c, &c.usable(), 100, kind, 2, scale);
+        let aligned = d.iter().filter(|a| measure::rails::is_aligned(&c, a)).count();
+        assert!((50..=92).contains(&aligned), "{}: {aligned} of {} are aligned", kind.name(), d.len());
+    }
+}
+
+#[test]
+fn a_sample_of_idle_gpus_without_a_common_rail_is_empty() {
+    let mut c = on_rails(2, topology::Rails::Separate);
+    c.hosts[0].drained = GpuMask(0b0000_1111);
+    c.hosts[1].drained = GpuMask(0b1111_0000);
+    assert_eq!(design(&c, &c.usable(), 10, DesignKind::Stratified, 1), []);
+}
+
 #[test]
 fn worst_case_samples_are_more_unbalanced_than_stratified_ones() {
     let c = cluster("h100");
@@ -110,6 +159,33 @@ fn an_adaptive_round_takes_the_most_uncertain_allocations() {
     );
     assert_eq!(round.len(), 6);
     assert!(round.iter().all(|a| a.host_count() == 3 && !taken.contains(a)));
+    // A round that would cost too much takes cheaper ones; the limit holds as long as the cheapest ones fit.
+    let candidates = Candidates { cluster: &c, idle: &c.usable(), seed: 1, scale: measure::Scale::SMALL };
+    let cost = |a: &Allocation| (a.gpu_count() * a.gpu_count()) as f64;
+    let sum = |d: &[Allocation]| d.iter().map(cost).sum::<f64>();
+    let all = 0.5 * sum(&round);
+    let cheaper = candidates.most_uncertain_within(6, &taken, &OnlyThreeHosts, all, &cost);
+    assert!(cheaper.len() == 6 && sum(&cheaper) <= all, "{} of {all}", sum(&cheaper));
+    assert!(cheaper.iter().any(|a| a.host_count() == 3), "what the rest leaves goes to the most uncertain");
+}
+
+#[test]
+fn degraded_gpus_and_hosts_of_the_cluster_file_slow_simulated_readings_inside_the_host() {
+    let mut c = cluster("h100");
+    c.hosts[1].gpu_health = vec![1.0, 1.0, 1.0, 0.4, 1.0, 1.0, 1.0, 1.0]; // degraded: {gpus: {3: 0.4}}
+    c.hosts[2].gpu_health = vec![0.7; 8]; // degraded: {host: 0.7}
+    c.hosts[2].nic_health = vec![0.7; 8];
+    let quiet = Irregularity { irregularity: 0.0, noise: 0.0, ..Irregularity::default() };
+    let backend = measure::simulated::on_fabric(&c, quiet);
+    let read = |gpus: &str| {
+        let a = c.parse_gpus([gpus]).unwrap();
+        backend.truth(&a, Collective::AllReduce, Bytes::gib(1)).gb_per_s()
+    };
+    let ratio = |gpus: &str| read(gpus) / read(&gpus.replace("n1", "n0").replace("n2", "n0"));
+    assert!((ratio("n1:[0-7]") - 0.4).abs() < 1e-9, "the whole host holds the GPU: {}", ratio("n1:[0-7]"));
+    assert!((ratio("n1:[2-3]") - 0.4).abs() < 1e-9 && ratio("n1:[4-7]") == 1.0, "only sets with the GPU are slow");
+    assert!((ratio("n2:[0-7]") - 0.7).abs() < 1e-9 && (ratio("n2:[0-1]") - 0.7).abs() < 1e-9);
+    assert!(read("n[0-1]") < read("n[0,3]"), "a job on two hosts is as fast as its slowest host");
 }
 
 fn flat(_: &Allocation, _: Collective, _: Bytes) -> Bandwidth {

@@ -52,6 +52,9 @@ pub enum StoreError {
     /// The measurement breaks a rule of every store.
     #[error("a measurement cannot be stored: {0}")]
     Invalid(String),
+    /// Hosts cannot be renamed; the sentence says why.
+    #[error("{0}")]
+    Rename(String),
     /// There is no reading with this number.
     #[error("the store {} has no reading {id}; `linkwise readings list` shows the readings", .path.display())]
     UnknownReading {

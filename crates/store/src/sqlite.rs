@@ -4,6 +4,7 @@ use crate::error::{StoreError, no_file};
 use crate::identity::{HostChanges, Kinship, compare, fingerprint, identity, type_text};
 use crate::measurement::{Measurement, Quality, Record};
 use crate::query::{Place, Query};
+use crate::rename::{Renames, rename_readings};
 use crate::rows::{COLUMNS, allocation_text, clause, record_of};
 use crate::schema;
 use rusqlite::types::Value;
@@ -44,15 +45,35 @@ pub struct Store {
 impl Store {
     /// Opens a store that exists and belongs to `cluster`. Migrates an older schema.
     pub fn open(path: &Path, cluster: &Cluster) -> Result<Self, StoreError> {
-        Self::at(path, cluster, false)
+        Self::at(path, cluster, false, &Renames::default(), || Ok(()))
+    }
+
+    /// Opens a store as [`Store::open`], and gives renamed hosts their new names: their readings stay theirs. A repetition changes
+    /// nothing. `then` runs in the same transaction, before its commit: if it fails, the store is as before.
+    ///
+    /// # Errors
+    /// Also [`StoreError::Rename`]: the store knows neither name of a host, or its hardware differs.
+    pub fn open_renamed(
+        path: &Path,
+        cluster: &Cluster,
+        renames: &Renames,
+        then: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<Self, StoreError> {
+        Self::at(path, cluster, false, renames, then)
     }
 
     /// Opens a store, or creates an empty one for `cluster` if there is no file.
     pub fn create(path: &Path, cluster: &Cluster) -> Result<Self, StoreError> {
-        Self::at(path, cluster, true)
+        Self::at(path, cluster, true, &Renames::default(), || Ok(()))
     }
 
-    fn at(path: &Path, cluster: &Cluster, create: bool) -> Result<Self, StoreError> {
+    fn at(
+        path: &Path,
+        cluster: &Cluster,
+        create: bool,
+        renames: &Renames,
+        then: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<Self, StoreError> {
         if let Some(why) = no_file(path) {
             return Err(StoreError::NotAStore { path: path.into(), why: why.into() });
         }
@@ -97,18 +118,24 @@ impl Store {
         } // otherwise another process was first
         let (former, changed) = Default::default();
         let mut store = Store { path: path.into(), conn, cluster: cluster.clone(), former, changed };
-        store.claim(cluster)?;
+        store.claim(cluster, renames, then)?;
         store.former = store.former_types()?;
         Ok(store)
     }
 
     /// Records the cluster in a new store, compares it with that of an existing one, and records added, removed and changed hosts.
-    fn claim(&mut self, cluster: &Cluster) -> Result<(), StoreError> {
+    fn claim(
+        &mut self,
+        cluster: &Cluster,
+        renames: &Renames,
+        then: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let given = identity(cluster);
         if let Some(stored) = self.meta("cluster_identity")?
             && compare(&stored, &given) == Kinship::Same
+            && renames.is_empty()
         {
-            return Ok(());
+            return then();
         }
         let json = serde_json::to_string(cluster).map_err(|e| StoreError::Invalid(e.to_string()))?;
         self.changed = self.write(|tx, cluster, path| {
@@ -117,10 +144,23 @@ impl Store {
                 tx.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get::<_, String>(0)).optional()
             };
             // Another process may have been first, with this cluster or with another one.
-            let stored = meta("cluster_identity").map_err(fail)?;
+            let mut stored = meta("cluster_identity").map_err(fail)?;
+            if let Some(json) = meta("cluster_json").map_err(fail)?.filter(|_| !renames.is_empty()) {
+                let before: Cluster = serde_json::from_str(&json).map_err(|e| StoreError::Damaged {
+                    path: path.into(),
+                    why: format!("its cluster cannot be read: {e}"),
+                })?;
+                let left = renames.left(&before, cluster).map_err(StoreError::Rename)?;
+                rename_readings(tx, path, renames, &before, cluster)?;
+                stored = Some(identity(&left.apply(&before)));
+                if !left.is_empty() {
+                    tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+                }
+            }
             let changes = match stored.as_ref().map(|s| compare(s, &given)) {
                 None => HostChanges::default(),
-                Some(Kinship::Same) => return Ok(HostChanges::default()),
+                Some(Kinship::Same) if renames.is_empty() => return then().map(|()| HostChanges::default()),
+                Some(Kinship::Same) => HostChanges::default(),
                 Some(Kinship::Changed(changes)) => changes,
                 Some(Kinship::Other(difference)) => {
                     return Err(StoreError::OtherCluster {
@@ -150,6 +190,7 @@ impl Store {
             if !changes.is_empty() {
                 tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
             }
+            then()?;
             Ok(changes)
         })?;
         Ok(())

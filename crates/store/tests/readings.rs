@@ -1,6 +1,6 @@
 //! Readings are found by host, corrected, withdrawn and stored once; stores of earlier schemas are migrated.
 
-use store::{By, Measurement, NewestOfHost, Once, Query, Record, Source, Store, StoreError, WhatChanged};
+use store::{By, Measurement, NewestOfHost, Once, Query, Record, Renames, Source, Store, StoreError, WhatChanged};
 use topology::{Bandwidth, Bytes, Cluster, Collective, HostId};
 
 fn cluster() -> Cluster {
@@ -210,4 +210,55 @@ fn readings_of_a_host_are_not_used_while_it_has_other_hardware() {
     drop(s);
     assert_eq!(ids(&Store::open(&path, &c).unwrap(), &Query::usable()), [1]);
     assert_eq!(ids(&Store::open(&path, &other).unwrap(), &Query::usable()), [2]);
+}
+
+#[test]
+fn renamed_hosts_keep_their_readings_and_run_ids_also_after_the_store_was_opened_without_the_rename() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster();
+    let to = with_hosts(&["rack-9", "n3", "n1", "n0"]); // n2 is rack-9, and the order is another one
+    let renames = Renames::parse(["n2=rack-9"]).unwrap();
+    for opened_without in [false, true] {
+        let path = folder.path().join(format!("{opened_without}.db"));
+        let named = |gpus: &str, run: &str| Record { run_id: Some(run.into()), ..record(&c, gpus, 10.0) };
+        let records = [
+            named("n2:0 n2:1", "sim/all_reduce/1/n2:[0-1]#0"),
+            named("n1:0 n2:0", "sim/all_reduce/1/n[1-2]:0#1"),
+            named("n0:0 n1:0", "n2"),
+        ];
+        Store::create(&path, &c).unwrap().insert_batch(&records).unwrap();
+        if opened_without {
+            assert_eq!(ids(&Store::open(&path, &to).unwrap(), &Query::usable()), [3], "n2 is gone");
+        }
+        for repetition in 0..2 {
+            let s = Store::open_renamed(&path, &to, &renames, || Ok(())).unwrap();
+            assert!(s.changed_hosts().is_empty(), "{:?}", s.changed_hosts());
+            let all = s.records(&Query::usable()).unwrap();
+            let runs: Vec<&str> = all.iter().filter_map(|r| r.run_id.as_deref()).collect();
+            assert_eq!(runs, ["sim/all_reduce/1/rack-9:[0-1]#0", "sim/all_reduce/1/rack-9:0 n1:0#1", "n2"]);
+            assert_eq!(to.gpu_names(&all[1].measurement.allocation), ["rack-9:0", "n1:0"]);
+            let touching = Query { touching: vec![HostId(0)], ..Query::usable() };
+            assert_eq!(ids(&s, &touching), [1, 2], "repetition {repetition}");
+            assert_eq!(s.count(&Query::usable().place(store::Place::Host(HostId(0)))).unwrap(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_rename_that_fails_or_whose_companion_fails_leaves_the_store_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let (c, renames) = (cluster(), Renames::parse(["n2=m2"]).unwrap());
+    Store::create(&path, &c).unwrap().insert(&record(&c, "n2:0 n1:0", 10.0)).unwrap();
+    let to = with_hosts(&["n0", "n1", "m2", "n3"]);
+    let failed = Store::open_renamed(&path, &to, &renames, || Err(StoreError::Rename("no".into())));
+    assert!(matches!(failed, Err(StoreError::Rename(why)) if why == "no"));
+    assert_eq!(ids(&Store::open(&path, &c).unwrap(), &Query::usable()), [1]);
+    // A host m2 was measured, and removed: its readings are not those of n2.
+    let five = with_hosts(&["n0", "n1", "n2", "n3", "m2"]);
+    Store::open(&path, &five).unwrap().insert(&record(&five, "m2:0 n1:0", 10.0)).unwrap();
+    drop(Store::open(&path, &c).unwrap());
+    let e = Store::open_renamed(&path, &to, &renames, || Ok(())).unwrap_err().to_string();
+    assert!(e.contains("holds 1 readings of an earlier host `m2`"), "{e}");
+    assert_eq!(ids(&Store::open(&path, &c).unwrap(), &Query::usable()), [1]);
 }

@@ -502,3 +502,28 @@ fn hosts_without_jobs_are_added_and_removed_and_the_rest_stays() {
     assert_eq!(s.snapshot().unwrap(), now, "nothing was changed");
     assert!(matches!(s.update_cluster(&cluster(1)), Err(StateError::OtherCluster { .. })));
 }
+
+#[test]
+fn all_hosts_may_be_renamed_at_once_while_jobs_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.state");
+    let mut s = State::init(&path, &cluster(4), 0.0).unwrap();
+    s.allocate(&job(&s, "a", "n1:0 n2:1"), 1.0).unwrap();
+    s.drain(&cluster(4).parse_gpus(["n3"]).unwrap(), "fan", 1.0).unwrap();
+    let renames = store::Renames::parse(["n[0-3]=gpu-[0-3]"]).unwrap();
+    let renamed = renames.apply(&cluster(4));
+    for _ in 0..2 {
+        assert!(s.update_cluster_renamed(&renamed, &renames).unwrap().is_empty());
+        let now = State::open(&path).unwrap().snapshot().unwrap();
+        assert_eq!(renamed.gpu_names(&now.job("a").unwrap().gpus), ["gpu-1:0", "gpu-2:1"]);
+        assert_eq!(now.drained_gpus(), renamed.parse_gpus(["gpu-3"]).unwrap());
+    }
+    // One that is renamed, one more and one less in the same step.
+    let mut other = renamed.clone();
+    other.hosts[0].name = "new".into();
+    other.hosts[2].name = "rack-2".into();
+    let two = store::Renames::parse(["gpu-2=rack-2"]).unwrap();
+    let changes = s.update_cluster_renamed(&other, &two).unwrap();
+    assert_eq!(changes.text(), "1 host added (new), 1 host removed (gpu-0)");
+    assert_eq!(other.gpu_names(&s.snapshot().unwrap().job("a").unwrap().gpus), ["gpu-1:0", "rack-2:1"]);
+}

@@ -9,7 +9,9 @@ use console::{Failure, Format, load_cluster, now_unix_s, wrap};
 use engine::{AllocateRequest, DrainRequest, ReleaseRequest, UndrainRequest};
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use store::State;
+use store::identity::HostChanges;
+use store::{Renames, State, Store, StoreError};
+use topology::Cluster;
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -29,8 +31,8 @@ pub enum Commands {
     Init(Init),
     /// Show jobs, free GPUs and drained ones
     Show(Common),
-    /// Take over a cluster file with other hosts, or another network, than before
-    Update(Init),
+    /// Take over a cluster file with other or renamed hosts, or another network, than before
+    Update(Update),
     /// Give GPUs to a job
     Allocate(Allocate),
     /// Release the GPUs of jobs
@@ -58,7 +60,32 @@ pub struct Once {
     key: Option<String>,
 }
 
-/// `cluster init` and `cluster update`.
+/// `cluster update`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  linkwise cluster update --cluster new.yaml --state site.state
+  linkwise cluster update --cluster new.yaml --state site.state --rename n7=n7b --store site.db --model model.json
+  linkwise cluster update --cluster new.yaml --state site.state --rename 'n[0-63]=gpu-[0-63]' --store site.db
+
+A host with another name counts as one removed and one added unless --rename says that it is the same hardware. Then jobs, drains
+and, with --store and --model, readings and what the model learned go on under the new name. The state changes with the store, or
+neither does; the same command again changes nothing, and completes one that was stopped.")]
+pub struct Update {
+    /// Hosts with a new name: OLD=NEW, or lists 'n[0-3]=gpu-[0-3]'; repeatable
+    #[arg(long, value_name = "OLD=NEW")]
+    rename: Vec<String>,
+    /// Store whose readings get the new names; repeatable
+    #[arg(long, value_name = "FILE", requires = "rename")]
+    store: Vec<PathBuf>,
+    /// Model file that gets the new names; repeatable
+    #[arg(long, value_name = "FILE", requires = "rename")]
+    model: Vec<PathBuf>,
+    #[command(flatten)]
+    init: Init,
+}
+
+/// `cluster init`, and what `cluster update` shares with it.
 #[derive(clap::Args)]
 pub struct Init {
     /// Built-in cluster or cluster file
@@ -151,24 +178,66 @@ fn init(a: &Init) -> Result<(), Failure> {
     Ok(())
 }
 
-fn update(a: &Init) -> Result<(), Failure> {
-    let cluster = load_cluster(&a.cluster)?;
-    let mut state = State::open(&a.common.state).or_failure()?;
-    let network = engine::network_changes(state.cluster(), &cluster);
-    let changes = state.update_cluster(&cluster).or_failure()?;
+fn update(a: &Update) -> Result<(), Failure> {
+    let cluster = load_cluster(&a.init.cluster)?;
+    let renames = a.rename.iter().map(String::as_str);
+    let renames = Renames::parse(renames).map_err(|e| Failure::input(format!("--rename: {e}")))?;
+    let mut state = State::open(&a.init.common.state).or_failure()?;
+    // The models are read before anything changes, and written last: a rename of theirs cannot fail for their content.
+    a.model.iter().try_for_each(|m| open::model(m).map(|_| ()))?;
+    let network = engine::network_changes(&renames.apply(state.cluster()), &cluster);
+    let changes = update_all(&mut state, &cluster, &renames, &a.store)?;
+    a.model.iter().try_for_each(|m| open::rename_in_model(m, &renames))?;
+    let renamed = renames.names().len();
     print(
-        a.common.format,
+        a.init.common.format,
         || {
-            let what = if changes.is_empty() { "the hosts are as they were".into() } else { changes.text() };
+            let what = match (changes.is_empty(), renamed) {
+                (true, 0) => "the hosts are as they were".into(),
+                (true, n) => renamed_text(n),
+                (false, 0) => changes.text(),
+                (false, n) => format!("{}, {}", renamed_text(n), changes.text()),
+            };
             let taken = wrap(&format!("{}: cluster {} taken over; {what}", state.path().display(), cluster.name), 2);
             match network.is_empty() {
                 true => taken,
                 false => taken + &wrap(&format!("{}.", open::network_note(&network)), 2),
             }
         },
-        || json!({"state": state.path(), "cluster": cluster.name, "changes": changes, "network_changes": network}),
+        || {
+            json!({"state": state.path(), "cluster": cluster.name, "changes": changes, "renamed": renames.names(),
+                "network_changes": network})
+        },
     );
     Ok(())
+}
+
+fn renamed_text(n: usize) -> String {
+    format!("{n} host{} renamed", if n == 1 { "" } else { "s" })
+}
+
+/// Updates the state inside the transactions of the stores, so that either all change or none.
+fn update_all(
+    state: &mut State,
+    cluster: &Cluster,
+    renames: &Renames,
+    stores: &[PathBuf],
+) -> Result<HostChanges, Failure> {
+    let Some((first, rest)) = stores.split_first() else {
+        return state.update_cluster_renamed(cluster, renames).or_failure();
+    };
+    let mut inner = None;
+    let opened = Store::open_renamed(first, cluster, renames, || {
+        let done = update_all(state, cluster, renames, rest);
+        let failed = done.is_err();
+        inner = Some(done);
+        if failed { Err(StoreError::Rename(String::new())) } else { Ok(()) }
+    });
+    match inner {
+        Some(Err(e)) => Err(e),
+        Some(Ok(changes)) => opened.or_failure().map(|_| changes),
+        None => Err(opened.map(|_| ()).or_failure().expect_err("the closure ran if the store was opened")),
+    }
 }
 
 fn show(a: &Common) -> Result<(), Failure> {

@@ -43,10 +43,10 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let model = open::model(&args.model)?;
     let builder = match (&args.cluster, &args.state) {
-        (None, None) => open::new(model.cluster().clone()),
+        (None, None) => open::new(model.model.cluster().clone()),
         (cluster, state) => open::with_state(cluster.as_deref(), state.as_deref())?,
     };
-    let engine = open::build(builder.model(model), &args.model)?;
+    let engine = open::build(builder.model_file(model), &args.model)?;
     let gpus = args.gpus.as_ref().map(|list| engine.cluster().parse_gpus([list.as_str()])).transpose();
     let gpus = gpus.map_err(|e| Failure::input(format!("--gpus: {e}")))?;
     if gpus.as_ref().is_some_and(|a| a.is_empty()) {

@@ -30,6 +30,8 @@ use topology::{Allocation, Bytes, Cluster, Collective};
 
 /// Maximum number of sizes of one campaign.
 const SIZES_MAX: usize = 32;
+/// Share of the budget that `--clip` plans for: the rest is for repetitions of outliers.
+const CLIP_TO: f64 = 0.9;
 /// Maximum time limit of one point, seconds.
 const TIMEOUT_S_MAX: f64 = 86_400.0;
 
@@ -64,6 +66,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         answer.exported = Some(tables::export(file, &store)?);
     }
     answer.measurements = store.count(&Query::all()).or_failure()?;
+    answer.simulated = simulated(&store)?;
     let text = match args.format {
         Format::Json => show::json(&answer),
         Format::Text => show::text(&answer),
@@ -194,9 +197,22 @@ fn note(text: &str) {
     console::say(&wrap(text, 2).trim_end());
 }
 
+/// Number of simulated readings.
+fn simulated(store: &Store) -> Result<usize, Failure> {
+    store.count(&Query { source: Some(Source::Simulated), ..Query::all() }).or_failure()
+}
+
+/// Prints the cost of a plan, one line per stage.
+fn say_plan(estimate: &measure::campaign::CampaignEstimate, in_words: &str) {
+    for s in estimate.stages.iter().filter(|s| s.points > s.already) {
+        let (points, minutes) = (s.points - s.already, s.gpu_minutes);
+        note(&format!("plan: {}: {points} points, {minutes:.1} {in_words}GPU-minutes", s.name));
+    }
+}
+
 /// Warns of a store that mixes simulated and real readings: usually a mistake.
 fn warn_of_mixture(store: &Store, kind: BackendKind) -> Result<(), Failure> {
-    let simulated = store.count(&Query { source: Some(Source::Simulated), ..Query::all() }).or_failure()?;
+    let simulated = simulated(store)?;
     let real = store.count(&Query::all()).or_failure()? - simulated;
     if (kind == BackendKind::Simulated && real > 0) || (kind != BackendKind::Simulated && simulated > 0) {
         note(
@@ -259,6 +275,7 @@ fn campaign(
     let now = console::now_unix_s;
     let mut plan = plan.clone();
     let source = backend.source();
+    let in_words = if source == Source::Simulated { "simulated " } else { "" };
     let estimate = {
         let mut on_event = |_| {};
         let estimate = |plan: &CampaignPlan,
@@ -270,12 +287,13 @@ fn campaign(
         };
         let mut o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
         let budget = plan.budget_gpu_minutes.unwrap_or(f64::INFINITY);
-        if o.gpu_minutes > budget && args.clip {
+        if o.gpu_minutes() > budget && args.clip {
             // Bisection for the largest number of samples within the budget: the estimate grows with the number.
+            let clipped_to = CLIP_TO * budget;
             let (mut fits, mut too_many) = (0, plan.sample_size);
             while too_many - fits > 1 {
                 plan.sample_size = (fits + too_many) / 2;
-                if estimate(&plan, store, backend, &mut on_event).or_failure()?.gpu_minutes > budget {
+                if estimate(&plan, store, backend, &mut on_event).or_failure()?.gpu_minutes() > clipped_to {
                     too_many = plan.sample_size
                 } else {
                     fits = plan.sample_size
@@ -283,32 +301,36 @@ fn campaign(
             }
             plan.sample_size = fits;
             o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
-            note(&format!("clipped to {} multi-host samples per size to keep within the budget", plan.sample_size));
+            note(&format!(
+                "clipped to {} multi-host samples per size to keep within the budget, a tenth of which is for repetitions",
+                plan.sample_size
+            ));
         }
-        if o.gpu_minutes > budget {
+        if o.gpu_minutes() > budget {
+            say_plan(&o, in_words);
             return Err(Failure::impossible(format!(
-                "{} points would take about {:.0} GPU-minutes, the budget is {budget:.0}; raise --budget-gpu-minutes, lower --samples, use --clip or --no-intra",
-                o.points - o.already,
-                o.gpu_minutes
+                "{} points would take about {:.0} {in_words}GPU-minutes, the budget is {budget:.0}; raise --budget-gpu-minutes, lower --samples, use --clip or --no-intra",
+                o.points() - o.already(),
+                o.gpu_minutes()
             )));
         }
         o
     };
-    let in_words = if source == Source::Simulated { "simulated " } else { "" };
-    if estimate.points == 0 {
+    if estimate.points() == 0 {
         return Err(Failure::impossible(
             "nothing to measure: the plan has no point (one idle host has no multi-host sample, --no-intra skips the tables of single hosts)",
         ));
     }
-    if estimate.points == estimate.already {
-        note(&format!("all {} points of this campaign are in the store already", estimate.points));
+    if estimate.points() == estimate.already() {
+        note(&format!("all {} points of this campaign are in the store already", estimate.points()));
     } else {
+        say_plan(&estimate, in_words);
         note(&format!(
             "{} points, {} of them stored already; the rest takes about {:.1} {in_words}GPU-minutes, {} (repetitions not counted)",
-            estimate.points,
-            estimate.already,
-            estimate.gpu_minutes,
-            console::duration(estimate.seconds),
+            estimate.points(),
+            estimate.already(),
+            estimate.gpu_minutes(),
+            console::duration(estimate.seconds()),
         ));
     }
     let start = Instant::now();
@@ -321,7 +343,7 @@ fn campaign(
             file.display()
         )
     })?;
-    let mut progress = progress::CampaignProgress::default();
+    let mut progress = progress::CampaignProgress::new(in_words);
     let summary = {
         let mut on_event = |event: measure::CampaignEvent| {
             if let measure::CampaignEvent::Taken(n) = &event {
@@ -347,7 +369,8 @@ fn campaign(
     })?;
     Ok(show::CampaignAnswer {
         source,
-        points_planned: estimate.points,
+        points_planned: estimate.points(),
+        planned: estimate.stages,
         finished: !summary.stopped_by_budget && summary.failed() == 0,
         nothing_to_do: summary.readings_taken() == 0 && summary.failed() == 0,
         wall_seconds: start.elapsed().as_secs_f64(),

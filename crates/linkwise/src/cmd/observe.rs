@@ -104,7 +104,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     builder = builder.store(open::store_or_new(&args.store, &cluster)?);
     let engine = match keeper {
         Some((file, model)) => {
-            open::build(builder.model(model).keeper(file), args.model.as_deref().unwrap_or(&args.store))?
+            open::build(builder.model_file(model).keeper(file), args.model.as_deref().unwrap_or(&args.store))?
         }
         None => builder.build().or_failure()?,
     };

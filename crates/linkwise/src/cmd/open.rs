@@ -2,7 +2,7 @@
 
 use crate::store_errors::OrFailure;
 use console::{Failure, wrap};
-use engine::{Builder, Engine, ModelKeeper};
+use engine::{Builder, Engine, ModelFile, ModelKeeper};
 use files::{FileLock, read_text, write_atomic};
 use predict::Model;
 use std::path::{Path, PathBuf};
@@ -68,15 +68,23 @@ fn noted(store: Store) -> Store {
 }
 
 /// Reads a model file.
-pub fn model(path: &Path) -> Result<Model, Failure> {
-    let read = Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, papers::models());
-    read.map_err(|e| {
-        let e = e.strip_suffix("; make one with `linkwise fit`").unwrap_or(&e);
-        Failure::input(format!(
-            "{}: {e}; `linkwise fit --store STORE --cluster CLUSTER -o model.json` makes a model file",
-            path.display()
-        ))
-    })
+pub fn model(path: &Path) -> Result<ModelFile, Failure> {
+    let read = ModelFile::read(&read_text(path, predict::FILE_BYTES_MAX)?, papers::models());
+    read.map_err(|e| no_model(path, &e))
+}
+
+/// Gives hosts their new names in a model file. Waits for the file's lock; a repetition changes nothing.
+pub fn rename_in_model(path: &Path, renames: &store::Renames) -> Result<(), Failure> {
+    let _lock = FileLock::acquire(path)?;
+    let text = read_text(path, predict::FILE_BYTES_MAX)?;
+    let renamed = ModelFile::renamed(&text, renames.names(), papers::models());
+    Ok(write_atomic(path, renamed.map_err(|e| no_model(path, &e))?)?)
+}
+
+fn no_model(path: &Path, why: &str) -> Failure {
+    let why = why.strip_suffix("; make one with `linkwise fit`").unwrap_or(why);
+    let next = "`linkwise fit --store STORE --cluster CLUSTER -o model.json` makes a model file";
+    Failure::input(format!("{}: {why}; {next}", path.display()))
 }
 
 /// Builds an engine with a model. An error about the model's cluster names `model_file`.
@@ -110,7 +118,7 @@ pub struct LockedModelFile {
 
 impl LockedModelFile {
     /// Waits for the lock, then reads the model.
-    pub fn open(path: &Path) -> Result<(LockedModelFile, Model), Failure> {
+    pub fn open(path: &Path) -> Result<(LockedModelFile, ModelFile), Failure> {
         if path.exists() && !path.is_file() {
             let path = path.display();
             return Err(Failure::input(format!(
@@ -124,6 +132,10 @@ impl LockedModelFile {
 
 impl ModelKeeper for LockedModelFile {
     fn keep(&mut self, model: &Model) -> Result<(), String> {
-        write_atomic(&self.path, model.save()?).map_err(|e| e.to_string())
+        write_atomic(&self.path, ModelFile::write(model, None)?).map_err(|e| e.to_string())
+    }
+
+    fn keep_fitted_on(&mut self, model: &Model, fitted_on: &Cluster) -> Result<(), String> {
+        write_atomic(&self.path, ModelFile::write(model, Some(fitted_on))?).map_err(|e| e.to_string())
     }
 }

@@ -129,7 +129,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         store::state::check_job_id(id).map_err(|e| Failure::input(format!("--commit: {e}")))?;
     }
     let builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
-    let engine = open::build(builder.model(open::model(&args.model)?), &args.model)?;
+    let engine = open::build(builder.model_file(open::model(&args.model)?), &args.model)?;
     engine.check_search(&args.search).map_err(|e| Failure::input(format!("--search: {e}")))?;
     let size = args.size.unwrap_or_else(|| engine.default_size());
     let contention = args.contention.unwrap_or_else(|| Contention::of(engine.cluster()));

@@ -177,7 +177,7 @@ fn learn(a: &Learn) -> Result<(), Failure> {
     let (keeper, model) = LockedModelFile::open(&a.model)?;
     let builder = open::with_state(a.common.cluster.as_deref(), a.common.state.as_deref())?;
     let store = open::store(&a.common.store, builder.cluster())?;
-    let engine = open::build(builder.store(store).model(model).keeper(keeper), &a.model)?;
+    let engine = open::build(builder.store(store).model_file(model).keeper(keeper), &a.model)?;
     let request = LearnRequest { readings: a.ids.clone(), key: a.key.clone() };
     let answer = engine.learn(&request, now_unix_s()).or_failure()?;
     if a.common.format == Format::Json {

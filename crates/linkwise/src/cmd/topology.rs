@@ -23,7 +23,7 @@ pub enum Topology {
         #[arg(short, long)]
         output: Option<PathBuf>,
     },
-    /// Make a cluster file from what a site has: a host's `nvidia-smi topo -m`, NCCL XML, P2P matrices and ibstat, and the switches from Slurm, ibnetdiscover or Topograph
+    /// Make a cluster file from what a site has: a host's `nvidia-smi topo -m`, NCCL XML, P2P matrices and ibstat or ibv_devinfo, and the switches from Slurm, ibnetdiscover or Topograph
     Import(Box<import::Import>),
     /// Print the JSON Schema of the cluster file
     Schema,

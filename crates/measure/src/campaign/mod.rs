@@ -1,7 +1,7 @@
 //! Campaigns: intra tables, spot checks and a multi-host sample, resumable after an interruption.
 //!
 //! For every size a campaign measures the full table of one host of each type, spot checks on the other hosts of the
-//! type, and the full table of those that deviate; then the points of a design. After each stage it repeats outliers up
+//! type, and the full table of those that deviate from the median of the type; then the points of a design. After each stage it repeats outliers up
 //! to twice; the median counts, and the other readings are stored as rejected. A stage decides from stored readings
 //! only, and each reading has a run id made of backend, point and repetition. An interrupted campaign therefore
 //! continues at the same point and ends with the same points.
@@ -13,26 +13,20 @@ mod stages;
 mod take;
 
 pub use outcome::{CampaignError, CampaignEvent, CampaignSummary, StageSummary};
-pub use plan::{CampaignEstimate, CampaignPlan};
+pub use plan::{CampaignEstimate, CampaignPlan, StageEstimate};
 
 use crate::backend::{Backend, Point};
 use crate::design::{DesignKind, Uncertainty};
 use crate::layout::Layout;
 use outcome::Stop;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use store::{Query, Store, StoreError};
-use topology::{Allocation, Bytes, Cluster, Collective};
+use topology::{Allocation, Bytes, Cluster, Collective, HostId};
 
 /// Maximum number of repetitions of an outlier.
 pub const REPETITIONS_MAX: u32 = 2;
 /// Number of consecutive points that may fail before the campaign stops.
 pub const FAILURES_IN_ROW_MAX: usize = 10;
-/// A host deviates from its type if the median of its spot checks differs by more than this (log units) ...
-pub const SPOT_MEDIAN_MAX: f64 = 0.05;
-/// ... or a single spot check by more than this.
-pub const SPOT_SINGLE_MAX: f64 = 0.15;
-/// A host with fewer spot checks than this has no median of its own.
-const CHECKS_FOR_MEDIAN: usize = 4;
 /// Rounds of an adaptive design.
 const ADAPTIVE_ROUNDS: usize = 8;
 
@@ -59,9 +53,14 @@ pub struct Campaign<'a> {
     model: Option<&'a mut dyn Uncertainty>,
     /// Bandwidths of the stored readings by run id, GB/s.
     known: HashMap<String, f64>,
+    /// Hosts of which an earlier run took the table.
+    tabled: HashSet<HostId>,
     failures_in_row: usize,
     summary: CampaignSummary,
 }
+
+/// The names of the stages, in the order of [`Stage`].
+const STAGES: [&str; 3] = ["intra tables", "spot checks", "multi-host samples"];
 
 /// The kinds of stages, in the order of [`CampaignSummary::stages`].
 #[derive(Clone, Copy)]
@@ -88,10 +87,21 @@ impl<'a> Campaign<'a> {
             .filter_map(|r| Some((r.run_id?, r.measurement.busbw.gb_per_s())))
             .collect();
         let stage = |name: &str| StageSummary { name: name.into(), ..StageSummary::default() };
-        let stages = vec![stage("intra tables"), stage("spot checks"), stage("multi-host samples")];
+        let stages = STAGES.map(stage).to_vec();
         let cluster = store.cluster().clone();
         let summary = CampaignSummary { stages, ..CampaignSummary::default() };
-        Ok(Campaign { plan, cluster, store, backend, hooks, model: None, known, failures_in_row: 0, summary })
+        let (model, tabled) = (None, HashSet::new());
+        let mut c =
+            Campaign { plan, cluster, store, backend, hooks, model, known, tabled, failures_in_row: 0, summary };
+        if let (Some(&size), true) = (plan.sizes.first(), plan.intra) {
+            let hosts = plan.idle.parts().iter().map(|p| p.0);
+            let has_table = |h: &HostId| {
+                let probe = c.layout().table_probe(*h, size);
+                !probe.is_empty() && probe.iter().all(|p| c.value(p).is_some())
+            };
+            c.tabled = hosts.filter(has_table).collect();
+        }
+        Ok(c)
     }
 
     /// Sets the model of an adaptive design.
@@ -145,7 +155,7 @@ impl<'a> Campaign<'a> {
     }
 
     fn layout(&self) -> Layout<'_> {
-        Layout { plan: self.plan, cluster: &self.cluster }
+        Layout { plan: self.plan, cluster: &self.cluster, tabled: &self.tabled }
     }
 
     /// The run id of a point: backend, point and repetition. A digest of the GPUs replaces a list that is too long for

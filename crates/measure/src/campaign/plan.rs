@@ -1,6 +1,6 @@
 //! The plan of a campaign and its cost.
 
-use super::Campaign;
+use super::{Campaign, STAGES, Stage};
 use crate::backend::Point;
 use crate::design::DesignKind;
 use crate::scale::Scale;
@@ -27,10 +27,12 @@ pub struct CampaignPlan {
     pub budget_gpu_minutes: Option<f64>,
 }
 
-/// Cost of a plan before its start, without repetitions and without the tables of deviating hosts.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CampaignEstimate {
-    /// Points of the plan.
+/// Cost of a stage before its start.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct StageEstimate {
+    /// `intra tables`, `spot checks` or `multi-host samples`.
+    pub name: &'static str,
+    /// Points of the stage.
     pub points: usize,
     /// Points that have a reading in the store.
     pub already: usize,
@@ -40,11 +42,39 @@ pub struct CampaignEstimate {
     pub seconds: f64,
 }
 
+/// Cost of a plan before its start, without repetitions and without the tables of deviating hosts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CampaignEstimate {
+    /// By stage, in the order of the campaign.
+    pub stages: Vec<StageEstimate>,
+}
+
+impl CampaignEstimate {
+    /// Points of the plan.
+    pub fn points(&self) -> usize {
+        self.stages.iter().map(|s| s.points).sum()
+    }
+    /// Points that have a reading in the store.
+    pub fn already(&self) -> usize {
+        self.stages.iter().map(|s| s.already).sum()
+    }
+    /// GPU-minutes of the other points.
+    pub fn gpu_minutes(&self) -> f64 {
+        self.stages.iter().map(|s| s.gpu_minutes).sum()
+    }
+    /// Wall-clock seconds of the other points.
+    pub fn seconds(&self) -> f64 {
+        self.stages.iter().map(|s| s.seconds).sum()
+    }
+}
+
 impl Campaign<'_> {
     /// Cost of the remaining points, before the start.
     pub fn estimate(&self) -> CampaignEstimate {
-        let mut estimate = CampaignEstimate::default();
-        let mut add = |points: &[Point], width: usize| {
+        let stage = |name| StageEstimate { name, ..StageEstimate::default() };
+        let mut stages = STAGES.map(stage).to_vec();
+        let mut add = |stage: Stage, points: &[Point], width: usize| {
+            let estimate = &mut stages[stage as usize];
             for p in points {
                 estimate.points += 1;
                 if self.known.contains_key(&self.run_id(p)) {
@@ -59,13 +89,14 @@ impl Campaign<'_> {
         for &size in &self.plan.sizes {
             let (tables, checks) = self.layout().hosts();
             add(
+                Stage::Intra,
                 &tables.iter().flat_map(|h| self.layout().table_points(*h, size)).collect::<Vec<_>>(),
                 self.backend.width().min(tables.len()),
             );
             let spots: Vec<Point> = checks.iter().flat_map(|(h, r)| self.layout().spot_points(*h, *r, size)).collect();
-            add(&spots, self.backend.width().min(checks.len()));
-            add(&self.layout().sample_points(size), 1);
+            add(Stage::Spot, &spots, self.backend.width().min(checks.len()));
+            add(Stage::Multi, &self.layout().sample_points(size), 1);
         }
-        estimate
+        CampaignEstimate { stages }
     }
 }

@@ -1,16 +1,24 @@
 //! The stages: intra tables, spot checks, and an adaptive sample.
 
 use super::outcome::Stop;
-use super::{
-    ADAPTIVE_ROUNDS, CHECKS_FOR_MEDIAN, Campaign, CampaignError, CampaignEvent, SPOT_MEDIAN_MAX, SPOT_SINGLE_MAX, Stage,
-};
+use super::{ADAPTIVE_ROUNDS, Campaign, CampaignError, CampaignEvent, Stage};
 use crate::backend::Point;
 use crate::design::{Candidates, DesignKind, design_at};
 use crate::intra::SPOT_CHECKS;
-use crate::outlier;
-use stats::median;
+use crate::layout::SpotGroup;
+use crate::outlier::{self, DeviatingHost, SpotReading};
+use crate::simulated::nominal_seconds;
 use store::Measurement;
 use topology::{Allocation, Bytes, GpuMask, HostId};
+
+/// The comparison of one type's spot checks.
+struct Judgement {
+    outliers: Vec<Point>,
+    deviating: Vec<DeviatingHost>,
+    usual: Option<HostId>,
+    /// Number of hosts whose median is compared; 0 if the reference is.
+    hosts: usize,
+}
 
 impl Campaign<'_> {
     /// Measures full tables of several hosts at once, then repeats their outliers.
@@ -34,26 +42,69 @@ impl Campaign<'_> {
         self.repeat_outliers(Stage::Intra, &outliers)
     }
 
-    /// Measures spot checks and returns the hosts that deviate from the reference host of their type.
+    /// Measures spot checks and returns the hosts of which more readings are needed: those that deviate from their type,
+    /// and a usual host of each type whose reference host deviates.
     pub(super) fn take_spot_checks(&mut self, checks: &[(HostId, HostId)], size: Bytes) -> Result<Vec<HostId>, Stop> {
         let spots: Vec<Vec<Point>> = checks.iter().map(|(h, r)| self.layout().spot_points(*h, *r, size)).collect();
         if spots.is_empty() {
             return Ok(Vec::new());
         }
         self.take(Stage::Spot, &format!("spot checks of {} hosts, {size}", checks.len()), &interleaved(&spots))?;
-        let mut outliers = Vec::new();
-        // A host with few checks is compared with all hosts.
-        let few = self.plan.scale.spot_checks < CHECKS_FOR_MEDIAN;
-        let all =
-            || checks.iter().zip(&spots).flat_map(|((_, r), p)| self.ratios(p, *r)).map(|x| x.1).collect::<Vec<_>>();
-        let of_site = if few { median(&all()) } else { 0.0 };
-        for ((_, r), points) in checks.iter().zip(&spots) {
-            let ratios = self.ratios(points, *r);
-            let centre = if few { of_site } else { median(&ratios.iter().map(|x| x.1).collect::<Vec<_>>()) };
-            outliers.extend(ratios.iter().filter(|x| (x.1 - centre).abs() > SPOT_SINGLE_MAX).map(|x| x.0.clone()));
-        }
+        let mut references: Vec<HostId> = checks.iter().map(|c| c.1).collect();
+        references.sort_unstable();
+        references.dedup();
+        let groups: Vec<SpotGroup> = references.iter().map(|r| self.layout().spot_group(*r, checks, &spots)).collect();
+        let outliers: Vec<Point> = groups.iter().flat_map(|g| self.judge(g).outliers).collect();
         self.repeat_outliers(Stage::Spot, &outliers)?;
-        Ok(self.deviating_hosts(checks, &spots, of_site))
+        let (mut first, mut more) = (Vec::new(), Vec::new());
+        for g in &groups {
+            let judged = self.judge(g);
+            for d in &judged.deviating {
+                self.say_deviating(g, &judged, d);
+                if d.host == g.reference { first.extend(judged.usual) } else { more.push(d.host) }
+            }
+        }
+        // The table of a usual host comes first: without it, the deviating reference stands for the whole type.
+        first.extend(more.into_iter().filter(|h| !first.contains(h)).collect::<Vec<_>>());
+        Ok(first)
+    }
+
+    /// Compares the spot checks of one type: the readings of all its hosts, from the best values of repeated ones.
+    fn judge(&self, group: &SpotGroup) -> Judgement {
+        let checks: Vec<(&(HostId, Point), f64)> =
+            group.points.iter().filter_map(|c| Some((c, self.best_value(&c.1)?))).collect();
+        let t = self.cluster.type_of(group.reference);
+        let readings: Vec<SpotReading> = checks
+            .iter()
+            .map(|((host, p), gb_per_s)| {
+                let mask = p.allocation.mask(*host);
+                SpotReading { host: *host, mask, gb_per_s: *gb_per_s }
+            })
+            .collect();
+        let judged = outlier::hosts(t, group.reference, &readings);
+        let outliers = judged.outliers.iter().map(|&i| checks[i].0.1.clone()).collect();
+        Judgement { outliers, deviating: judged.deviating, usual: judged.usual, hosts: judged.hosts }
+    }
+
+    fn say_deviating(&mut self, group: &SpotGroup, judged: &Judgement, d: &DeviatingHost) {
+        let name = self.cluster.host(d.host).name.clone();
+        let percent = 100.0 * (d.log_ratio.exp() - 1.0);
+        let from = match judged.hosts {
+            0 => self.cluster.host(group.reference).name.clone(),
+            n => format!("the median of the {n} hosts of {}", self.cluster.type_of(d.host).name),
+        };
+        let then = match (d.host == group.reference, judged.usual) {
+            (false, _) => "taking more readings of it".to_owned(),
+            (true, Some(u)) => format!("taking the table of {}, too", self.cluster.host(u).name),
+            (true, None) => "its table stands for them".to_owned(),
+        };
+        (self.hooks.on_event)(CampaignEvent::Note(format!(
+            "{name} deviates from {from} by {percent:+.1} % (median of {} spot checks): {then}",
+            d.checks
+        )));
+        if !self.summary.deviating_hosts.contains(&name) {
+            self.summary.deviating_hosts.push(name);
+        }
     }
 
     /// All spot checks of hosts that deviate, where the scale allows no table for them.
@@ -71,43 +122,6 @@ impl Campaign<'_> {
         self.take(Stage::Spot, &format!("more spot checks of {} hosts, {size}", more.len()), &interleaved(&more))
     }
 
-    /// The hosts whose spot checks deviate from those of their reference host.
-    fn deviating_hosts(&mut self, checks: &[(HostId, HostId)], spots: &[Vec<Point>], of_site: f64) -> Vec<HostId> {
-        let few = self.plan.scale.spot_checks < CHECKS_FOR_MEDIAN;
-        let mut deviating = Vec::new();
-        for ((h, r), points) in checks.iter().zip(spots) {
-            let ratios: Vec<f64> = self.ratios(points, *r).iter().map(|x| x.1).collect();
-            let deviates = ratios.iter().any(|x| (x - of_site).abs() > SPOT_SINGLE_MAX);
-            if deviates || (!few && median(&ratios).abs() > SPOT_MEDIAN_MAX) {
-                let name = self.cluster.host(*h).name.clone();
-                let percent = 100.0 * (median(&ratios).exp() - 1.0);
-                (self.hooks.on_event)(CampaignEvent::Note(format!(
-                    "{name} deviates from {} by {percent:+.1} % (median of {} spot checks): taking more readings of it",
-                    self.cluster.host(*r).name,
-                    ratios.len()
-                )));
-                if !self.summary.deviating_hosts.contains(&name) {
-                    self.summary.deviating_hosts.push(name);
-                }
-                deviating.push(*h);
-            }
-        }
-        deviating
-    }
-
-    /// Log-ratio of each spot check to the same GPU subset of the reference host, from the best values of both.
-    fn ratios<'p>(&self, points: &'p [Point], reference: HostId) -> Vec<(&'p Point, f64)> {
-        let mut out = Vec::new();
-        for p in points {
-            let mask = p.allocation.parts().first().map_or(GpuMask::EMPTY, |x| x.1);
-            let there = self.layout().point(Allocation::new([(reference, mask)]), p.size);
-            if let (Some(a), Some(b)) = (self.best_value(p), self.best_value(&there)) {
-                out.push((p, (a.max(1e-9) / b.max(1e-9)).ln()));
-            }
-        }
-        out
-    }
-
     pub(super) fn repeat_multi_outliers(&mut self, points: &[Point]) -> Result<(), Stop> {
         let readings: Vec<(&Point, f64)> = points.iter().filter_map(|p| Some((p, self.value(p)?))).collect();
         let judged: Vec<(Allocation, f64, f64)> = readings
@@ -120,11 +134,15 @@ impl Campaign<'_> {
     }
 
     /// Measures in rounds: the model learns the readings, then chooses the allocations with the most uncertain
-    /// prediction.
+    /// prediction. The rounds together cost no more than [`Campaign::estimate`] says, so that a budget that the plan
+    /// fits suffices; the limit depends on the plan alone, so that a resumed campaign chooses the same.
     pub(super) fn take_adaptive_sample(&mut self, size: Bytes) -> Result<(), Stop> {
         let per_round = self.plan.sample_size.div_ceil(ADAPTIVE_ROUNDS).max(4);
         let (cluster, idle) = (self.cluster.clone(), self.plan.idle.clone());
         let (seed, scale) = (self.plan.seed, self.plan.scale);
+        // GPU-seconds by the nominal run, since a backend may learn other durations on the way.
+        let cost = |a: &Allocation| nominal_seconds(a.gpu_count()).0 * a.gpu_count() as f64;
+        let planned: f64 = self.layout().sample_points(size).iter().map(|p| cost(&p.allocation)).sum();
         let mut taken: Vec<Allocation> = Vec::new();
         while taken.len() < self.plan.sample_size {
             let n = per_round.min(self.plan.sample_size - taken.len());
@@ -134,7 +152,11 @@ impl Campaign<'_> {
                 let measured = self.measured(&taken, size);
                 let Some(model) = self.model.as_deref_mut() else { break };
                 model.refit(&measured).map_err(|e| Stop::Error(CampaignError::Model(e)))?;
-                Candidates { cluster: &cluster, idle: &idle, seed, scale }.most_uncertain(n, &taken, model)
+                let share = (taken.len() + n) as f64 / self.plan.sample_size as f64;
+                let left = planned * share - taken.iter().map(cost).sum::<f64>();
+                let candidates = Candidates { cluster: &cluster, idle: &idle, seed, scale };
+                let Some(model) = self.model.as_deref() else { break };
+                candidates.most_uncertain_within(n, &taken, model, left, &cost)
             };
             if chosen.is_empty() {
                 break;

@@ -23,6 +23,7 @@ pub(crate) use schema::APPLICATION_ID;
 pub use turn::{Turn, Turns};
 
 use crate::identity::{HostChanges, Kinship, compare, fingerprint, identity};
+use crate::rename::Renames;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -166,15 +167,37 @@ impl State {
     /// # Errors
     /// [`StateError::OtherCluster`] if fewer than half of the hosts are the same; [`StateError::HostsHeld`].
     pub fn update_cluster(&mut self, cluster: &Cluster) -> Result<HostChanges, StateError> {
-        let changes = match compare(&identity(&self.cluster), &identity(cluster)) {
+        self.update_cluster_renamed(cluster, &Renames::default())
+    }
+
+    /// The same, with hosts that have new names: jobs, drains and suspects go on under these. A repetition changes nothing.
+    ///
+    /// # Errors
+    /// Also [`StateError::Invalid`]: the state knows neither name of a host, or its hardware differs.
+    pub fn update_cluster_renamed(&mut self, cluster: &Cluster, renames: &Renames) -> Result<HostChanges, StateError> {
+        let left = renames.left(&self.cluster, cluster).map_err(StateError::Invalid)?;
+        let before = left.apply(&self.cluster);
+        let changes = match compare(&identity(&before), &identity(cluster)) {
             Kinship::Same => HostChanges::default(),
             Kinship::Changed(changes) => changes,
-            Kinship::Other(_) => return self.check_cluster(cluster).map(|()| HostChanges::default()),
+            Kinship::Other(difference) => {
+                let (path, stored, given) = (self.path.clone(), self.cluster.name.clone(), cluster.name.clone());
+                return Err(StateError::OtherCluster { path, stored, given, difference });
+            }
         };
         let id = identity(cluster);
         let new = fingerprint(&id);
         self.write(|tx, _, path| {
             let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+            for (old, new) in left.names() {
+                for table in ["held", "drained", "suspect"] {
+                    tx.execute(&format!("UPDATE {table} SET host = ?2 WHERE host = ?1"), [old, new]).map_err(fail)?;
+                }
+                // The kept answer names the host as it was, which no launcher reaches any more.
+                let sql =
+                    "UPDATE job SET answer = '' WHERE answer <> '' AND id IN (SELECT job FROM held WHERE host = ?1)";
+                tx.execute(sql, [new]).map_err(fail)?;
+            }
             let mut held: Vec<(String, String)> = Vec::new();
             for host in changes.removed.iter().chain(&changes.retyped) {
                 let mut jobs = tx.prepare_cached("SELECT DISTINCT job FROM held WHERE host = ?1").map_err(fail)?;

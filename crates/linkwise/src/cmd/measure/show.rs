@@ -4,6 +4,7 @@ use super::tables::Imported;
 use crate::brief::{above_links, gb};
 use console::{table, text_of, wrap};
 use measure::CampaignSummary;
+use measure::campaign::StageEstimate;
 use store::Source;
 
 /// Everything that one run did.
@@ -21,6 +22,8 @@ pub struct Answer {
     pub exported: Option<usize>,
     /// Measurements in the store after the run.
     pub measurements: usize,
+    /// Simulated ones among them.
+    pub simulated: usize,
 }
 
 /// Result of the campaign.
@@ -30,6 +33,8 @@ pub struct CampaignAnswer {
     pub source: Source,
     /// Points of the plan.
     pub points_planned: usize,
+    /// Cost of the plan before this run, by stage.
+    pub planned: Vec<StageEstimate>,
     /// True if every point has a reading.
     pub finished: bool,
     /// True if the campaign was finished before this run.
@@ -77,10 +82,12 @@ pub fn text(answer: &Answer) -> String {
     if let Some(n) = answer.exported {
         out.push_str(&format!("{n} measurements exported\n"));
     }
-    out.push_str(&format!(
-        "{} holds {} measurements of cluster {}\n",
-        answer.store, answer.measurements, answer.cluster
-    ));
+    let holds = match (answer.measurements, answer.simulated) {
+        (n, 0) => format!("{n} measurements"),
+        (n, simulated) if n == simulated => format!("{n} simulated measurements"),
+        (n, simulated) => format!("{n} measurements ({simulated} simulated)"),
+    };
+    out.push_str(&format!("{} holds {holds} of cluster {}\n", answer.store, answer.cluster));
     out
 }
 

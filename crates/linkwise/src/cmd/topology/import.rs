@@ -3,7 +3,7 @@
 use super::put;
 use console::Failure;
 use import::host::{self, NicChoice};
-use import::ports::{RdmaPort, read_ibstat};
+use import::ports::{RdmaPort, read_ibstat, read_ibv_devinfo};
 use import::switches::{NetworkOptions, Wiring, read_ibnetdiscover, read_slurm_conf, read_slurm_yaml, read_topograph};
 use import::{SiteFile, detect};
 use std::collections::BTreeSet;
@@ -176,9 +176,11 @@ fn read_files(a: &Import, named: Option<&[String]>) -> Result<Site, Failure> {
         let (bytes, name) = read_source(path)?;
         let text = read::text(&bytes, &name, read::FILE_SIZE_MAX)?;
         let wiring = match detect(text) {
-            Some(SiteFile::Ibstat) => {
-                if site.ports.replace(read_ibstat(text, &name)?).is_some() {
-                    return Err(Failure::input(format!("{name} is a second ibstat; the files are about one host")));
+            Some(kind @ (SiteFile::Ibstat | SiteFile::IbvDevinfo)) => {
+                let read = if kind == SiteFile::Ibstat { read_ibstat } else { read_ibv_devinfo };
+                if site.ports.replace(read(text, &name)?).is_some() {
+                    let message = format!("{name} is a second list of ports; the files are about one host");
+                    return Err(Failure::input(message));
                 }
                 continue;
             }
@@ -241,13 +243,14 @@ fn host_types(a: &Import, site: &Site) -> Result<Vec<HostType>, Failure> {
 /// True if a note describes an assumption that a flag or another file replaces. Such a note is not printed.
 fn decided_by_flag(a: &Import, site: &Site, note: &str) -> bool {
     let known_model = a.gpu_model.as_deref().and_then(infer::model_by_name);
-    let has_rates = site.ports.is_some() || site.wiring.as_ref().is_some_and(|(w, _)| !w.port_gbit_per_s.is_empty());
+    let has_rates = site.ports.iter().flatten().any(|p| p.rate_gbit_per_s > 0.0)
+        || site.wiring.as_ref().is_some_and(|(w, _)| !w.port_gbit_per_s.is_empty());
     ((a.nic_gbit_per_s.is_some() || has_rates) && note.contains("(--nic-gbit-per-s)"))
         || (a.gpu_model.is_some() && note.contains("(--gpu-model)"))
         || (known_model.is_some() && (note.contains("NVLink taken as") || note.contains("PCIe taken as")))
 }
 
-/// Applies what flags and other files say about a host type. Returns the class that `ibstat` tells.
+/// Applies what flags and other files say about a host type. Returns the class that its ports tell.
 fn apply(a: &Import, t: &mut HostType, site: &Site) -> Result<Option<NetworkClass>, Failure> {
     if let Some(model) = &a.gpu_model {
         let facts = infer::model_by_name(model);
@@ -361,7 +364,7 @@ fn network_class(a: &Import, types: &[HostType], told: Option<NetworkClass>) -> 
         }
         (None, Some(name)) => {
             note(format!(
-                "no file tells InfiniBand from RoCE (`{name}` may be either): taken as InfiniBand with GPUDirect RDMA (--network, or add the output of `ibstat`)"
+                "no file tells InfiniBand from RoCE (`{name}` may be either): taken as InfiniBand with GPUDirect RDMA (--network, or add the output of `ibstat` or `ibv_devinfo`)"
             ));
             NetworkClass::Infiniband
         }
