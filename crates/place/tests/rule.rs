@@ -345,9 +345,10 @@ proptest! {
     }
 }
 
-/// Bandwidth of a ring over the hosts in order: a host's GPUs bound it, and flows between leaves of four hosts keep half.
+/// Bandwidth of a ring over the hosts in order: a host's GPUs bound it, and flows between leaves of eight hosts keep
+/// half.
 fn ring_over_lossy_leaves(parts: &[HostShare]) -> f64 {
-    let leaf = |p: &HostShare| p.host.index() / 4;
+    let leaf = |p: &HostShare| p.host.index() / 8;
     let n = parts.len();
     let at = |i: usize| {
         let (before, next) = (&parts[(i + n - 1) % n], &parts[(i + 1) % n]);
@@ -359,25 +360,12 @@ fn ring_over_lossy_leaves(parts: &[HostShare]) -> f64 {
 
 #[test]
 fn over_several_switches_thin_hosts_stand_where_no_flow_crosses() {
-    // Two leaves of four hosts: a job of 58 GPUs needs all hosts, and some give fewer GPUs than others.
-    let cluster = cluster(8, 4);
-    let model = told(&cluster, 0.05, ring_over_lossy_leaves);
-    let mut request = Request::new(58, free(&[0xff; 8]), SIZE);
+    // Three leaves of eight hosts: a job of 186 GPUs needs all hosts, and six of them give seven GPUs.
+    let cluster = cluster(24, 8);
+    let model = told(&cluster, 0.3, ring_over_lossy_leaves);
+    let mut request = Request::new(186, free(&[0xff; 24]), SIZE);
     request.constraints.split = Split::Any;
     let answer = ask("auto", &cluster, &model, &request).unwrap();
-    let best: f64 = 40.0; // hosts of 8 at the edges
-    assert!(answer.choice.score_gb_per_s > 0.99 * best, "{:?}", answer.choice.allocation.counts());
-    assert_eq!(answer.choice.allocation.host_count(), 8);
-}
-
-#[test]
-fn over_several_switches_the_hosts_below_one_move_where_the_model_is_faster() {
-    // Six leaves of four hosts; jobs that use leaf 0 are slow. Every leaf has three free hosts, so six hosts span two.
-    let cluster = cluster(24, 4);
-    let slow = |parts: &[HostShare]| if parts.iter().any(|p| p.host.index() < 4) { 50.0 } else { 60.0 };
-    let model = told(&cluster, 0.3, slow);
-    let masks: Vec<u32> = (0..24).map(|h| if h % 4 == 3 { 0 } else { 0xff }).collect();
-    let answer = ask("auto", &cluster, &model, &Request::new(48, free(&masks), SIZE)).unwrap();
-    assert_eq!(answer.choice.score_gb_per_s, 60.0, "{:?}", answer.choice.allocation);
-    assert_eq!(cluster.switches_spanned(0, &answer.choice.allocation), 2);
+    assert_eq!(answer.choice.score_gb_per_s, 40.0, "hosts of 8 at the edges: {:?}", answer.choice.allocation.counts());
+    assert_eq!(answer.choice.allocation.host_count(), 24);
 }
