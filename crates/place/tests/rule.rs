@@ -344,28 +344,3 @@ proptest! {
         }
     }
 }
-
-/// Bandwidth of a ring over the hosts in order: a host's GPUs bound it, and flows between leaves of eight hosts keep
-/// half.
-fn ring_over_lossy_leaves(parts: &[HostShare]) -> f64 {
-    let leaf = |p: &HostShare| p.host.index() / 8;
-    let n = parts.len();
-    let at = |i: usize| {
-        let (before, next) = (&parts[(i + n - 1) % n], &parts[(i + 1) % n]);
-        let edge = leaf(&parts[i]) != leaf(before) || leaf(&parts[i]) != leaf(next);
-        f64::from(parts[i].count) * if edge { 5.0 } else { 10.0 }
-    };
-    (0..n).map(at).fold(f64::INFINITY, f64::min)
-}
-
-#[test]
-fn over_several_switches_thin_hosts_stand_where_no_flow_crosses() {
-    // Three leaves of eight hosts: a job of 186 GPUs needs all hosts, and six of them give seven GPUs.
-    let cluster = cluster(24, 8);
-    let model = told(&cluster, 0.3, ring_over_lossy_leaves);
-    let mut request = Request::new(186, free(&[0xff; 24]), SIZE);
-    request.constraints.split = Split::Any;
-    let answer = ask("auto", &cluster, &model, &request).unwrap();
-    assert_eq!(answer.choice.score_gb_per_s, 40.0, "hosts of 8 at the edges: {:?}", answer.choice.allocation.counts());
-    assert_eq!(answer.choice.allocation.host_count(), 24);
-}

@@ -144,3 +144,56 @@ impl Rule<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Request;
+    use crate::objective::Objective;
+    use predict::{BandwidthModel, FitOptions, HostShare, Kind, Oracle, fit};
+    use topology::{Bytes, GpuMask, Host, HostId, Tier, catalog};
+
+    /// Bandwidth of a ring over the hosts in order: a host's GPUs bound it; flows between leaves of eight hosts keep
+    /// half, those of the last leaf a third.
+    fn ring_over_lossy_leaves(parts: &[HostShare]) -> f64 {
+        let leaf = |p: &HostShare| p.host.index() / 8;
+        let n = parts.len();
+        let at = |i: usize| {
+            let here = leaf(&parts[i]);
+            let edge = here != leaf(&parts[(i + n - 1) % n]) || here != leaf(&parts[(i + 1) % n]);
+            let kept = if !edge {
+                1.0
+            } else if here == 4 {
+                0.34
+            } else {
+                0.5
+            };
+            f64::from(parts[i].count) * kept
+        };
+        (0..n).map(at).fold(f64::INFINITY, f64::min)
+    }
+
+    #[test]
+    fn thin_hosts_go_where_no_flow_crosses_and_slow_switches_are_left_at_the_same_cost() {
+        let mut cluster = catalog::cluster("h100").unwrap();
+        cluster.hosts = (0..40).map(|i| Host { name: format!("n{i}"), ..Host::default() }).collect();
+        cluster.network.tiers = vec![Tier::regular("leaf", 8, 1.0)];
+        let size = Bytes::mib(256);
+        let table = fit(&cluster, &[], &FitOptions::of(Kind::Nccl)).unwrap().0.share_table(size).clone();
+        let model = Oracle { table, truth: ring_over_lossy_leaves };
+        let free = Allocation::new((0..40).map(|h| (HostId(h), GpuMask(0xff))));
+        // Six hosts of leaf 0 and six of the slow leaf 4; those at the edges give four GPUs.
+        let thin = |h: u32| if [0, 5, 32, 37].contains(&h) { GpuMask(0x0f) } else { GpuMask(0xff) };
+        let from = Allocation::new((0..6).chain(32..38).map(|h| (HostId(h), thin(h))));
+        let request = Request::new(from.gpu_count(), free, size);
+        let objective = Objective::new(&cluster, &model, &request);
+        let (better, judged) = Rule::new(&objective).rearranged(&from);
+        let better = better.expect("an improvement");
+        let of = |a: &Allocation| {
+            ring_over_lossy_leaves(&a.parts().iter().map(|p| objective.part(p.0, p.1)).collect::<Vec<_>>())
+        };
+        assert!(of(&from) < 1.5 && of(&better) == 4.0, "{} to {}: {better:?}", of(&from), of(&better));
+        assert_eq!(Cost::of(&cluster, &request.free, &better), Cost::of(&cluster, &request.free, &from));
+        assert!(better.parts().iter().all(|p| p.0.index() < 32) && judged < 200, "{judged} candidates: {better:?}");
+    }
+}
