@@ -40,7 +40,7 @@ impl Means for OfModel<'_> {
             Some(mean) => {
                 let mut mean = mean.borrow_mut();
                 out.clear();
-                out.extend(candidates.iter().map(|parts| mean(parts)));
+                out.extend(candidates.iter().map(&mut *mean));
             }
             None => self.model.means(self.size, candidates, out),
         }

@@ -234,3 +234,54 @@ impl Merge {
         .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use predict::{BandwidthModel, FitOptions, Kind, fit};
+    use std::cell::RefCell;
+    use store::{Measurement, Source};
+    use topology::{Bandwidth, Bytes, Collective, catalog};
+
+    /// Remembers the sets that were predicted.
+    #[derive(Default)]
+    struct Seen(RefCell<Vec<Vec<HostShare>>>);
+
+    impl Means for Seen {
+        fn one(&self, _: &[HostShare]) -> f64 {
+            100.0
+        }
+        fn all(&self, candidates: &Candidates, out: &mut Vec<f64>) {
+            self.0.borrow_mut().extend(candidates.iter().map(<[HostShare]>::to_vec));
+            out.clear();
+            out.resize(candidates.len(), 100.0);
+        }
+    }
+
+    #[test]
+    fn a_candidate_on_many_hosts_is_merged_with_the_jobs_that_share_the_most_hosts() {
+        const HOSTS: u32 = 320;
+        const JOBS: u32 = 60;
+        let (cluster, size) = (catalog::cluster("320xhgx-h100").unwrap(), Bytes::gib(1));
+        let halves = |hosts: std::ops::Range<u32>, mask| Allocation::new(hosts.map(|h| (HostId(h), GpuMask(mask))));
+        let read = Bandwidth::from_gb_per_s(300.0);
+        let row = Measurement::new(halves(0..2, 0xf), Collective::AllReduce, size, read, Source::Simulated);
+        let model = fit(&cluster, &[row], &FitOptions::of(Kind::Bound)).unwrap().0;
+        let table = model.share_table(size);
+        // The last job is on 8 hosts, every other one on 4.
+        let hosts = |j: u32| 4 * j..4 * j + if j + 1 == JOBS { 8 } else { 4 };
+        let job = |j: u32| Running { job: j as usize, gpus: halves(hosts(j), 0xf0), demand_gb_per_s: 10.0 };
+        let merge = Merge::new(table, &(0..JOBS).map(job).collect::<Vec<_>>(), None);
+        let seen = Seen::default();
+        let candidates = Candidates::of(table, &[halves(0..HOSTS, 0xf)]);
+        let meeting = merge.meetings(table, &seen, &candidates, false)[0];
+        assert_eq!(meeting.others_gb_per_s, 10.0 * f64::from(JOBS), "every job on the hosts contends");
+        let sets = seen.0.into_inner();
+        let (into_candidate, of_jobs): (Vec<_>, Vec<_>) = sets.iter().partition(|s| s.len() == HOSTS as usize);
+        assert_eq!(of_jobs.len(), JOBS as usize);
+        assert_eq!(into_candidate.len(), MERGED_PARTS_MAX / HOSTS as usize);
+        let merged = |h: u32| into_candidate.iter().filter(|s| s[h as usize].count == 8).count();
+        assert_eq!(merged(4 * JOBS), 1, "the job on the most hosts is merged");
+        assert_eq!((merged(0), merged(4 * JOBS - 8)), (1, 0), "of equal jobs the first ones are");
+    }
+}
