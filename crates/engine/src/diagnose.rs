@@ -51,6 +51,9 @@ pub struct DiagnoseAnswer {
     pub hosts: Vec<HostAnswer>,
     /// Single readings far below the expected bandwidth that no defect explains.
     pub stray: Vec<StrayAnswer>,
+    /// The free GPUs whose reading is expected to tell most about what is slow; none: no reading tells much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measure_next: Option<GpuList>,
 }
 
 /// A defect.
@@ -165,9 +168,12 @@ impl Engine {
         let size = model.sizes().last().copied().unwrap_or(Bytes::mib(16));
         let typical = typical(cluster, &diagnosis, &rows);
         let usable = if self.has_state() { self.snapshot()?.free.clone() } else { cluster.usable() };
+        let read = rows.iter().map(|m| m.allocation.clone()).collect();
+        let next = diagnosis.next_reading(&model, &usable, size, &read);
         let defect = |d: &Defect| defect(cluster, &model, d, size, &typical, &usable);
         Ok(DiagnoseAnswer {
             cluster: cluster.name.clone(),
+            measure_next: next.map(|a| GpuList::new(cluster, &a)),
             readings,
             simulated_readings,
             judged: diagnosis.readings,

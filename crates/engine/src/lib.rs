@@ -43,6 +43,7 @@ pub use answer::{
     PlaceAnswer, PriceAnswer, ScoredAnswer, SuspectTouched, SwitchesSpanned,
 };
 pub use commit::{ATTEMPTS_FREE, ATTEMPTS_MAX};
+pub use predict::doctor::rail_sweep;
 pub use diagnose::{
     CandidateAnswer, CostAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, HostAnswer, StrayAnswer, suspects_of,
 };

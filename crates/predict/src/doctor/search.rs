@@ -31,6 +31,8 @@ const SHIFT_MIN_SDS: f64 = 0.02;
 const NEGLIGIBLE: f64 = 40.0;
 /// A component is not slow if none of its readings is this many standard deviations below expectation.
 const LOW_SDS: f64 = 1.5;
+/// Prior probability of a slow GPU that no reading of its own host shows, relative to another component.
+const GPU_UNSEEN: f64 = 0.1;
 /// Effects below this count as slowing a reading (of the logarithm).
 const SLOWED: f64 = -0.02;
 
@@ -266,9 +268,9 @@ impl Search {
             given.changed[best.component.host().index()] = true;
             for &(i, _) in &self.by_host[best.component.host().index()] {
                 if let Some(item) = &self.items[i as usize] {
-                    let e = effect(effects, &best, &item.evidence);
-                    if e != 0.0 {
-                        self.change(i, e, 0.0, &mut given);
+                    let more = beyond(effect(effects, &best, &item.evidence), given.explained[i as usize]);
+                    if more != 0.0 {
+                        self.change(i, more, 0.0, &mut given);
                     }
                 }
             }
@@ -437,25 +439,35 @@ impl Search {
         let levels = self.level_gains(h, given);
         let mut out: Vec<Hypothesis> = Vec::new();
         // Components with the same readings and the same rows have the same weight.
-        let mut seen: Vec<(bool, Vec<Touched>, Option<Hypothesis>)> = Vec::new();
+        let mut seen: Vec<(f64, Vec<Touched>, Option<Hypothesis>)> = Vec::new();
         let mut touched = Vec::new();
         for component in components.filter(|c| before.iter().all(|b| b.component != *c)) {
             self.touched(effects, component, &mut touched);
-            let link = matches!(component, Component::Link(..));
+            let prior = prior(component, given.components) * self.gpu_prior(component, &touched, given);
             let same = |t: &Vec<Touched>| {
                 t.len() == touched.len() && t.iter().zip(&touched).all(|(a, b)| a.item == b.item && a.key == b.key)
             };
-            let found = match seen.iter().find(|s| s.0 == link && same(&s.1)) {
+            let found = match seen.iter().find(|s| s.0 == prior && same(&s.1)) {
                 Some(s) => s.2.clone(),
                 None => {
-                    let found = self.hypothesis(effects, component, &touched, &levels, given);
-                    seen.push((link, touched.clone(), found.clone()));
+                    let found = self.hypothesis(effects, (component, prior), &touched, &levels, given);
+                    seen.push((prior, touched.clone(), found.clone()));
                     found
                 }
             };
             out.extend(found.map(|x| Hypothesis { component, ..x }));
         }
         out.into()
+    }
+
+    /// The factor of a slow GPU's prior. A reading over hosts shows a slow GPU and its slow NIC alike; a slow GPU also
+    /// slows readings of its own host.
+    fn gpu_prior(&self, component: Component, touched: &[Touched], given: &Given) -> f64 {
+        let alone = |t: &Touched| {
+            self.items[t.item as usize].as_ref().is_some_and(|x| x.evidence.allocation.host_count() == 1)
+        };
+        let seen = touched.iter().any(|t| alone(t) && given.is_low(t.item));
+        if matches!(component, Component::Gpu(..)) && !seen { GPU_UNSEEN } else { 1.0 }
     }
 
     /// The row of a reading, computed once, and again in rounds in which it differs.
@@ -477,6 +489,7 @@ impl Search {
             Touch::Whole => factor.ln(),
             Touch::Part(part) => effects.across(&item.prepared, part, factor, &e.allocation, t.at as usize, e.size),
         });
+        let effects = effects.map(|e| beyond(e, given.explained[at]));
         let row = Arc::new(Row { effects, gains: effects.map(|e| gain(left, sd, ln_density, e, 0.0)) });
         rows.push((t.key, Arc::clone(&row)));
         row
@@ -509,7 +522,7 @@ impl Search {
     fn hypothesis(
         &mut self,
         effects: &Effects,
-        component: Component,
+        (component, prior): (Component, f64),
         touched: &[Touched],
         levels: &[f64],
         given: &mut Given,
@@ -517,7 +530,7 @@ impl Search {
         if !touched.iter().any(|t| given.is_low(t.item)) {
             return None;
         }
-        let ln_prior = prior(component, given.components).ln();
+        let ln_prior = prior.ln();
         let (times, starts) = self.moments(touched);
         let ln_when = ln_moments(&times, &starts, given.newest_unix_s);
         let ln_always = if starts.is_empty() { 0.0 } else { 0.5f64.ln() };
@@ -575,7 +588,7 @@ impl Search {
         let mut touched = Vec::new();
         self.touched(effects, x.component, &mut touched);
         let (times, _) = self.moments(&touched);
-        let effect = |t: &Touched, factor: f64| match (t.touch, &self.items[t.item as usize]) {
+        let alone = |t: &Touched, factor: f64| match (t.touch, &self.items[t.item as usize]) {
             (Touch::Whole, _) => factor.ln(),
             (Touch::Part(part), Some(item)) => {
                 let e = &item.evidence;
@@ -583,6 +596,8 @@ impl Search {
             }
             _ => 0.0,
         };
+        let explained = given.explained.clone();
+        let effect = |t: &Touched, factor: f64| beyond(alone(t, factor), explained[t.item as usize]);
         let from = &touched[x.start..];
         let (factor, ln_likelihood_ratio) = (-REFINE.1..=REFINE.1)
             .map(|k| {
@@ -640,6 +655,11 @@ impl Given {
     fn gain(&self, i: u32, effect: f64, shift: f64) -> f64 {
         gain(self.left[i as usize], self.sd[i as usize], self.ln_density[i as usize], effect, shift)
     }
+}
+
+/// The effect of a further slow part on a reading whose slow parts explain `explained`: the slowest part decides.
+fn beyond(effect: f64, explained: f64) -> f64 {
+    effect.min(explained) - explained
 }
 
 /// The host entries of a reading. O(hosts x kinds of hosts).
