@@ -7,9 +7,9 @@
 
 use super::effect::{Component, Effects, SlowPart as Slow};
 use super::infer::EFFECT_SD;
-use super::sets::{SHARES, Sets, Thing, effects_by_share};
+use super::sets::{INSIDE_MIN, SHARES, Sets, Thing, effects_by_share};
 use super::window::JOB_HOSTS_MAX;
-use crate::model::Model;
+use crate::model::{BandwidthModel, Model};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -80,6 +80,8 @@ struct Trials<'a> {
     size: Bytes,
     hosts: Vec<HostId>,
     rails: Vec<(u8, u8)>,
+    /// Maximum number of rails of a trial: with more, the links inside hosts hide slow NICs.
+    rails_max: usize,
     /// By draw: the parts that matter here, each with its host in `hosts` (none: all hosts of `hosts` in the mask), its
     /// NIC (none: all), and the number of its share.
     draws: Vec<Vec<Simple>>,
@@ -134,8 +136,16 @@ pub(super) fn most_informative(
     };
     let draws: Vec<Vec<Simple>> = sets.draws.iter().map(|d| d.iter().filter_map(simple).collect()).collect();
     let effects = Effects::new(cluster, model);
-    let mut t = Trials { effects, size, hosts, rails, draws, tables: HashMap::new(), kernels: kernels(sets.sd) };
+    let rails_max = (1..=rails.len()).rev().find(|n| inside_is_fast(model, hosts[0], &rails[..*n], size)).unwrap_or(1);
+    let mut t = Trials { effects, rails_max, size, hosts, rails, draws, tables: HashMap::new(), kernels: kernels(sets.sd) };
     t.best(read)
+}
+
+/// True if the bandwidth inside a host is well above the rate of these rails.
+fn inside_is_fast(model: &Model, h: HostId, rails: &[(u8, u8)], size: Bytes) -> bool {
+    let mask = GpuMask::from_indices(rails.iter().map(|r| usize::from(r.1)));
+    let rate: f64 = rails.iter().map(|r| model.cluster().nic_rate(h, r.0.into()).gb_per_s()).sum();
+    rails.len() < 2 || model.share_table(size).part(h, mask).intra_gb_per_s >= INSIDE_MIN * rate
 }
 
 /// By bin of the prediction: the reading's distribution.
@@ -218,7 +228,6 @@ impl Trials<'_> {
     fn best(&mut self, read: &HashSet<Allocation>) -> Option<Allocation> {
         let mut rng = ChaCha8Rng::seed_from_u64(read.len() as u64);
         let hosts_min = HOSTS_MIN.min(self.hosts.len());
-        let all_nics = self.rails.iter().fold(0u32, |m, r| m | 1 << r.0);
         // How often a draw has a slow NIC on each rail, and any part on each host.
         let mut of_rail: Vec<f64> = self.rails.iter().map(|_| 0.5).collect();
         let mut of_host = vec![0u32; self.hosts.len()];
@@ -233,14 +242,12 @@ impl Trials<'_> {
         for i in 0..TRIALS {
             let keep: f64 = [1.0, 0.5, 0.35, 0.25, 0.15, 0.08][rng.random_range(0..6)];
             let nics = match i % 4 {
-                0 => all_nics,
-                1 => 1 << pick(&of_rail, &mut rng).map_or(self.rails[0].0, |k| self.rails[k].0),
+                0 => 1 << pick(&of_rail, &mut rng).map_or(self.rails[0].0, |k| self.rails[k].0),
                 _ => {
-                    let n = rng.random_range(2..=self.rails.len().max(2));
+                    let n = rng.random_range(1..=self.rails_max);
                     (0..n).filter_map(|_| pick(&of_rail, &mut rng)).fold(0, |m, k| m | 1 << self.rails[k].0)
                 }
             };
-            let nics = if nics == 0 { all_nics } else { nics };
             // Hosts that are not suspected at all may as well take part: they show parts that no draw has.
             let quiet = rng.random::<bool>();
             let mut hosts: Vec<bool> = of_host
@@ -263,7 +270,7 @@ impl Trials<'_> {
                     next.hosts[h] = !next.hosts[h];
                     next.count = next.hosts.iter().filter(|h| **h).count();
                 }
-                if next.nics == 0 || next.count < hosts_min || next.count > JOB_HOSTS_MAX {
+                if !(1..=self.rails_max).contains(&(next.nics.count_ones() as usize)) || next.count < hosts_min || next.count > JOB_HOSTS_MAX {
                     continue;
                 }
                 let v = self.information(&next);

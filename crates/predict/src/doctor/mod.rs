@@ -42,7 +42,7 @@ pub use window::{
 
 use crate::fit::{FitError, FitOptions, fit, slow_shared_parts};
 use crate::kind::Kind;
-use crate::model::{Correction, Model};
+use crate::model::{BandwidthModel, Correction, Model};
 use crate::rates::{LearnedRates, SlowPart};
 use effect::EffectCache;
 use evidence::{Baseline, Evidence, Expectations, Expected};
@@ -155,6 +155,12 @@ pub fn examine(
     Ok((diagnosis(&search, &effects, &model, found), model))
 }
 
+/// Bandwidth inside the slowest host of an allocation, GB/s. O(hosts).
+fn inside_gb_per_s(model: &Model, a: &Allocation, size: Bytes) -> f64 {
+    let table = model.share_table(size);
+    a.parts().iter().map(|&(h, mask)| table.part(h, mask).intra_gb_per_s).fold(f64::INFINITY, f64::min)
+}
+
 /// The diagnosis by sets of slow parts ([`sets`]); `None` if there are many readings over hosts.
 fn few_readings(
     cluster: &Cluster,
@@ -172,7 +178,7 @@ fn few_readings(
     let one_host: Vec<Evidence> = evidence.iter().filter(|e| is_one(e)).cloned().collect();
     let mut defects = explain(&effects, bound, &one_host, Baseline::Classes).1;
     let mut expectations = Expectations::new(bound, Baseline::Classes);
-    let readings: Vec<(&Evidence, f64, f64)> = several
+    let readings: Vec<(&Evidence, sets::Expectation, f64)> = several
         .iter()
         .map(|i| {
             let e = &evidence[*i];
@@ -181,7 +187,8 @@ fn few_readings(
                 Expected::OneHost => 0.0,
             };
             let known = defects.iter().map(|d| infer::effect(&effects, &d.candidates[0], e)).fold(0.0, f64::min);
-            (e, expected, known)
+            let inside = inside_gb_per_s(bound, &e.allocation, e.size);
+            (e, sets::Expectation::of(cluster, &e.allocation, expected, inside), known)
         })
         .collect();
     let Some(sets) = sets::explain(&effects, &readings) else { return Ok(None) };

@@ -46,9 +46,17 @@ const NETWORK_WEIGHT: f64 = 0.5;
 const HOST_WEIGHT: f64 = 0.5;
 const RAIL_WEIGHT: f64 = 1.0;
 const SWITCH_WEIGHT: f64 = 1.0;
-/// Prior standard deviation of the common offset of all classes, and of a class from the common offset.
-const OFFSET_SD: f64 = 0.15;
-const CLASS_SD: f64 = 0.03;
+/// Prior of the offset of a class from its expectation: the mean, and the standard deviations of the part that all
+/// classes share, of the part that similar classes share, and of the rest. Similar classes differ in the numbers of
+/// hosts and of GPUs per host; the correlation of the second part falls with the logarithms of both.
+const OFFSET_MEAN: f64 = -0.08;
+const OFFSET_SD: f64 = 0.12;
+const ALIKE_SD: f64 = 0.07;
+const ALIKE_LN: f64 = 2.0;
+const CLASS_SD: f64 = 0.01;
+/// Candidate shares of the offset between classes that a slow part hides: 0 if a slow part lowers every class by the
+/// same factor, 1 if the slow part alone decides the bandwidth.
+const HIDDEN: [f64; 3] = [0.0, 0.5, 1.0];
 /// Candidate standard deviations of ordinary readings.
 const SDS: [f64; 6] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1];
 /// Index in [`SDS`] at the start.
@@ -122,7 +130,8 @@ struct Group {
 struct Problem {
     readings: Vec<Reading>,
     groups: Vec<Group>,
-    classes: usize,
+    /// By pair of classes: the inverse of the covariance of their offsets.
+    precision: Vec<Vec<f64>>,
     /// By share: prior probability.
     share_prior: [f64; SHARES],
     /// Indices of readings from which a part can be slow; 0 is "always".
@@ -137,7 +146,9 @@ struct State {
     /// By slot: the part, if there is one, and the moment.
     slots: Vec<(Option<Element>, u32)>,
     offsets: Vec<f64>,
-    offset: f64,
+    /// The highest offset, and the share of the distance from it that a slow part hides, see [`HIDDEN`].
+    top: f64,
+    hidden: f64,
     sd: usize,
     expected: f64,
 }
@@ -233,10 +244,105 @@ fn things(cluster: &Cluster) -> Vec<Thing> {
     out
 }
 
+/// The expected bandwidth of a healthy allocation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expectation {
+    /// Logarithm of the bandwidth, GB/s.
+    pub ln_gb_per_s: f64,
+    /// True for the rate of the NICs of one host, where all hosts have equally many GPUs with a NIC each and the links
+    /// inside hosts are much faster. Its shortfall changes little with the numbers of hosts and GPUs. Else the physics.
+    pub even: bool,
+}
+
+/// Minimum ratio of the bandwidth inside hosts to the rate of the NICs for an even expectation.
+pub(super) const INSIDE_MIN: f64 = 1.4;
+
+impl Expectation {
+    /// The expectation of an allocation over hosts, given that of the physics and the bandwidth inside its hosts.
+    pub(super) fn of(cluster: &Cluster, a: &Allocation, ln_physics: f64, inside_gb_per_s: f64) -> Expectation {
+        let rate = |&(h, mask): &(topology::HostId, GpuMask)| -> f64 {
+            let nics = cluster.type_of(h).nics_touched(mask);
+            (0..32).filter(|i| nics >> i & 1 == 1).map(|i| cluster.nic_rate(h, i).gb_per_s()).sum()
+        };
+        let gpus = a.parts()[0].1.count();
+        let even = a.host_count() > 2
+            && a.parts().iter().all(|p| {
+                p.1.count() == gpus && cluster.type_of(p.0).nics_touched(p.1).count_ones() as usize == gpus
+            });
+        let rate = a.parts().iter().map(rate).fold(f64::INFINITY, f64::min);
+        if even && rate > 0.0 && (gpus == 1 || inside_gb_per_s >= INSIDE_MIN * rate) {
+            Expectation { ln_gb_per_s: rate.ln(), even }
+        } else {
+            Expectation { ln_gb_per_s: ln_physics, even: false }
+        }
+    }
+}
+
+/// Readings whose expectations are off by the same factor.
+#[derive(Clone, Debug, PartialEq)]
+struct Class {
+    even: bool,
+    types: Vec<usize>,
+    size: Bytes,
+    /// Twice the binary logarithm of the number of hosts, rounded; up to 3 hosts if the class is not even.
+    hosts: u32,
+    /// GPUs per host.
+    gpus: usize,
+}
+
+impl Class {
+    fn of(cluster: &Cluster, e: &Evidence, even: bool) -> Class {
+        let parts = e.allocation.parts();
+        let mut types: Vec<usize> = parts.iter().map(|p| cluster.host(p.0).host_type).collect();
+        types.sort_unstable();
+        types.dedup();
+        let n = if even { parts.len() } else { parts.len().min(3) };
+        let hosts = (2.0 * (n as f64).log2()).round() as u32;
+        let gpus = e.allocation.gpu_count() / parts.len();
+        Class { even, types, size: e.size, hosts, gpus: if even { gpus } else { gpus.min(4) } }
+    }
+
+    fn covariance(&self, other: &Class) -> f64 {
+        let own = if self == other { CLASS_SD.powi(2) } else { 0.0 };
+        let alike = if self == other {
+            1.0
+        } else if self.even && other.even && self.types == other.types && self.size == other.size {
+            let hosts = 0.5 * std::f64::consts::LN_2 * f64::from(self.hosts.abs_diff(other.hosts));
+            let gpus = (self.gpus as f64 / other.gpus as f64).ln().abs();
+            (-(hosts + gpus) / ALIKE_LN).exp()
+        } else {
+            0.0
+        };
+        OFFSET_SD.powi(2) + ALIKE_SD.powi(2) * alike + own
+    }
+}
+
+/// The inverse of the covariance of all classes' offsets. O(classes³).
+fn precision(classes: &[Class]) -> Vec<Vec<f64>> {
+    let n = classes.len();
+    // Gauss-Jordan elimination; the matrix is positive definite, so no pivot vanishes.
+    let mut m: Vec<Vec<f64>> = (0..n)
+        .map(|i| {
+            let unit = (0..n).map(|j| f64::from(u8::from(i == j)));
+            classes.iter().map(|c| classes[i].covariance(c)).chain(unit).collect()
+        })
+        .collect();
+    for i in 0..n {
+        let pivot = m[i][i];
+        m[i].iter_mut().for_each(|v| *v /= pivot);
+        let row = m[i].clone();
+        for (j, other) in m.iter_mut().enumerate().filter(|o| o.0 != i) {
+            debug_assert_ne!(i, j);
+            let f = other[i];
+            other.iter_mut().zip(&row).for_each(|(v, r)| *v -= f * r);
+        }
+    }
+    m.into_iter().map(|row| row[n..].to_vec()).collect()
+}
+
 impl Problem {
-    /// `readings`: evidence over several hosts with the logarithm of the bandwidth that the physics expects, and the
-    /// effect of defects that are known otherwise.
-    fn new(effects: &Effects, readings: &[(&Evidence, f64, f64)]) -> Option<Problem> {
+    /// `readings`: evidence over several hosts with its expectation, and the effect of defects that are known otherwise.
+    fn new(effects: &Effects, readings: &[(&Evidence, Expectation, f64)]) -> Option<Problem> {
         let cluster = effects.cluster();
         let mut order: Vec<usize> = (0..readings.len()).collect();
         order.sort_by(|a, b| {
@@ -245,20 +351,19 @@ impl Problem {
                 .then_with(|| (a.0.size, &a.0.allocation).cmp(&(b.0.size, &b.0.allocation)))
                 .then(a.0.ln_busbw.total_cmp(&b.0.ln_busbw))
         });
-        type Key = (Vec<usize>, usize, usize, Bytes);
-        let mut classes: HashMap<Key, usize> = HashMap::new();
+        let mut classes: Vec<Class> = Vec::new();
         let mut columns: HashMap<Thing, Vec<(u32, u32)>> = HashMap::new();
         let mut cache: HashMap<(u8, usize, u8, Vec<(usize, u32)>, Bytes), [f64; SHARES]> = HashMap::new();
         let mut out = Vec::with_capacity(order.len());
         for (i, given) in order.into_iter().enumerate() {
-            let (e, expected, known) = readings[given];
+            let (e, Expectation { ln_gb_per_s: expected, even }, known) = readings[given];
             let parts = e.allocation.parts();
-            let mut types: Vec<usize> = parts.iter().map(|p| cluster.host(p.0).host_type).collect();
-            types.sort_unstable();
-            types.dedup();
-            let per_host = (e.allocation.gpu_count() / parts.len()).min(4);
-            let next = classes.len();
-            let class = *classes.entry((types, parts.len().min(3), per_host, e.size)).or_insert(next);
+            let class = Class::of(cluster, e, even);
+            let found = classes.iter().position(|c| *c == class);
+            let class = found.unwrap_or_else(|| {
+                classes.push(class);
+                classes.len() - 1
+            });
             let shape: Vec<(usize, u32)> = parts.iter().map(|p| (cluster.host(p.0).host_type, p.1.0)).collect();
             let healthy = parts.iter().all(|p| cluster.host(p.0).nic_health.iter().all(|f| *f == 1.0));
             let mut rows = Vec::new();
@@ -308,13 +413,14 @@ impl Problem {
         let starts = (1..out.len()).filter(|k| at(*k) > at(*k - 1)).map(|k| k as u32);
         let starts = std::iter::once(0).chain(starts).collect();
         let share_prior = each.map(|e| e / sum);
-        Some(Problem { readings: out, groups, classes: classes.len(), share_prior, starts })
+        Some(Problem { readings: out, groups, precision: precision(&classes), share_prior, starts })
     }
 
     fn ln_density(&self, s: &State, i: usize, explained: f64) -> f64 {
         let r = &self.readings[i];
-        let sd = SDS[s.sd].hypot(EFFECT_SD * explained);
-        ln_density(r.ln_ratio - s.offsets[r.class] - explained, sd)
+        let offset = s.offsets[r.class];
+        let effect = if explained < 0.0 { (explained + s.hidden * (s.top - offset)).min(0.0) } else { 0.0 };
+        ln_density(r.ln_ratio - offset - effect, SDS[s.sd].hypot(EFFECT_SD * effect))
     }
 
     fn explain_by(&self, explained: &mut [f64], (g, l): Element, start: u32) {
@@ -343,11 +449,13 @@ impl Problem {
         let mut ratios: Vec<f64> = self.readings.iter().map(|r| r.ln_ratio).collect();
         ratios.sort_by(f64::total_cmp);
         // Most readings may be slow; the fast ones show the offset.
-        let offset = ratios[(ratios.len() - 1) * 9 / 10].clamp(-3.0 * OFFSET_SD, 3.0 * OFFSET_SD);
+        let offset = ratios[(ratios.len() - 1) * 9 / 10];
+        let offset = offset.clamp(OFFSET_MEAN - 3.0 * OFFSET_SD, OFFSET_MEAN + 3.0 * OFFSET_SD);
         State {
             slots: vec![(None, 0); PARTS_MAX],
-            offsets: vec![offset; self.classes],
-            offset,
+            offsets: vec![offset; self.precision.len()],
+            top: offset,
+            hidden: HIDDEN[1],
             sd: SD_START,
             expected: 1.0,
         }
@@ -472,34 +580,51 @@ impl Problem {
                 s.slots[k].1 = pick(&ln, rng).map_or(0, |i| self.starts[i]);
             }
         }
-        // Offsets: a grid around the mean of the classes.
-        for c in 0..self.classes {
-            let own: Vec<usize> = (0..self.readings.len()).filter(|i| self.readings[*i].class == c).collect();
-            let grid: Vec<f64> = (-10..=10).map(|k| s.offset + 0.3 * CLASS_SD * f64::from(k)).collect();
-            let ln: Vec<f64> = grid
-                .iter()
-                .map(|o| {
-                    s.offsets[c] = *o;
-                    let z = (o - s.offset) / CLASS_SD;
-                    weight * own.iter().map(|i| self.ln_density(s, *i, explained[*i])).sum::<f64>() - 0.5 * z * z
+        // Offsets: a grid around their mean given the other classes.
+        let all: Vec<usize> = (0..self.readings.len()).collect();
+        let likelihood = |s: &State, which: &[usize]| -> f64 {
+            weight * which.iter().map(|i| self.ln_density(s, *i, explained[*i])).sum::<f64>()
+        };
+        for c in 0..s.offsets.len() {
+            let q = &self.precision[c];
+            let others = (0..q.len()).filter(|d| *d != c).map(|d| q[d] * (s.offsets[d] - OFFSET_MEAN)).sum::<f64>();
+            let (mean, sd) = (OFFSET_MEAN - others / q[c], q[c].sqrt().recip());
+            let own: Vec<usize> = all.iter().copied().filter(|i| self.readings[*i].class == c).collect();
+            let ln: Vec<f64> = grid()
+                .map(|z| {
+                    s.offsets[c] = mean + z * sd;
+                    likelihood(s, &own) - 0.5 * z * z
                 })
                 .collect();
-            s.offsets[c] = pick(&ln, rng).map_or(s.offset, |i| grid[i]);
+            s.offsets[c] = pick(&ln, rng).and_then(|i| grid().nth(i)).map_or(mean, |z| mean + z * sd);
         }
         // All offsets together.
-        let before = s.clone();
-        let grid: Vec<f64> = (-12..=12).map(|k| 0.01 * f64::from(k)).collect();
-        let ln: Vec<f64> = grid
-            .iter()
-            .map(|d| {
-                s.offsets.iter_mut().zip(&before.offsets).for_each(|(o, b)| *o = b + d);
-                let z = (before.offset + d) / OFFSET_SD;
-                weight * (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum::<f64>() - 0.5 * z * z
+        let before = s.offsets.clone();
+        let sums: Vec<f64> = self.precision.iter().map(|q| q.iter().sum()).collect();
+        let (square, cross): (f64, f64) =
+            sums.iter().zip(&before).fold((0.0, 0.0), |(a, b), (q, o)| (a + q, b + q * (o - OFFSET_MEAN)));
+        let moved = |s: &mut State, d: f64| {
+            s.offsets.iter_mut().zip(&before).for_each(|(o, b)| *o = b + d);
+            s.top = s.offsets.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        };
+        let step = |z: f64| 0.04 * z;
+        let ln: Vec<f64> = grid()
+            .map(|z| {
+                let d = step(z);
+                moved(s, d);
+                likelihood(s, &all) - 0.5 * d * d * square - d * cross
             })
             .collect();
-        let d = pick(&ln, rng).map_or(0.0, |i| grid[i]);
-        s.offsets.iter_mut().zip(&before.offsets).for_each(|(o, b)| *o = b + d);
-        s.offset = before.offset + d;
+        let d = pick(&ln, rng).and_then(|i| grid().nth(i)).map_or(0.0, step);
+        moved(s, d);
+        let ln: Vec<f64> = HIDDEN
+            .into_iter()
+            .map(|h| {
+                s.hidden = h;
+                likelihood(s, &all)
+            })
+            .collect();
+        s.hidden = pick(&ln, rng).map_or(HIDDEN[1], |i| HIDDEN[i]);
         // The scatter.
         let ln: Vec<f64> = (0..SDS.len())
             .map(|k| {
@@ -537,6 +662,11 @@ impl Problem {
     }
 }
 
+/// Points of a grid, in standard deviations.
+fn grid() -> impl Iterator<Item = f64> {
+    (-8..=8).map(|k| 0.35 * f64::from(k))
+}
+
 /// The first index at which the running sum reaches `at`.
 fn reached(mut weights: impl Iterator<Item = f64>, at: f64) -> Option<usize> {
     let mut sum = 0.0;
@@ -556,7 +686,7 @@ struct Work {
 }
 
 /// The sets of slow parts that explain readings over several hosts. `None` if there are too many.
-pub(super) fn explain(effects: &Effects, readings: &[(&Evidence, f64, f64)]) -> Option<Sets> {
+pub(super) fn explain(effects: &Effects, readings: &[(&Evidence, Expectation, f64)]) -> Option<Sets> {
     if readings.is_empty() || readings.len() > READINGS_MAX {
         return None;
     }
@@ -616,7 +746,7 @@ impl Problem {
         let drawn: Vec<Drawn> = left.iter().map(&mut set).collect();
         let sd = draws.iter().map(|s| SDS[s.sd]).sum::<f64>() / n;
         let mean: Vec<f64> =
-            (0..self.classes).map(|c| draws.iter().map(|s| s.offsets[c]).sum::<f64>() / n).collect();
+            (0..self.precision.len()).map(|c| draws.iter().map(|s| s.offsets[c]).sum::<f64>() / n).collect();
         let mut out = Sets { draws: drawn, sd, ..Sets::default() };
         out.residuals = vec![0.0; self.readings.len()];
         self.readings.iter().for_each(|r| out.residuals[r.given] = r.ln_ratio - mean[r.class]);
