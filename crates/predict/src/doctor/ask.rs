@@ -6,8 +6,7 @@
 //! the suspected rails; the best are improved by adding and removing single hosts and rails.
 
 use super::effect::{Component, Effects, SlowPart as Slow};
-use super::infer::EFFECT_SD;
-use super::sets::{INSIDE_MIN, SHARES, Sets, Thing, effects_by_share};
+use super::sets::{EFFECT_SD, INSIDE_MIN, SHARES, Sets, Thing, effects_by_share};
 use super::window::JOB_HOSTS_MAX;
 use crate::model::{BandwidthModel, Model};
 use rand::RngExt;

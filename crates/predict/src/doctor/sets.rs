@@ -16,7 +16,7 @@
 
 use super::effect::{Component, Effects, SlowPart as Slow};
 use super::evidence::Evidence;
-use super::infer::{Candidate, Defect, EFFECT_SD, LISTED_MIN, ln_density};
+use super::infer::{Candidate, Defect, LISTED_MIN, ln_density};
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use crate::rates::{Part, SlowPart};
 use rand::RngExt;
@@ -57,15 +57,21 @@ const CLASS_SD: f64 = 0.01;
 /// Candidate shares of the offset between classes that a slow part hides: 0 if a slow part lowers every class by the
 /// same factor, 1 if the slow part alone decides the bandwidth.
 const HIDDEN: [f64; 3] = [0.0, 0.5, 1.0];
-/// Candidate standard deviations of ordinary readings.
+/// Standard deviation of an effect's logarithm around the physics, as a share of the effect. The share that a slow part
+/// hides ([`HIDDEN`]) is known otherwise, so this is less than in [`super::infer`].
+pub(super) const EFFECT_SD: f64 = 0.035;
+/// Candidate standard deviations of ordinary readings, and their prior probabilities.
 const SDS: [f64; 6] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1];
+const SD_PRIOR: [f64; 6] = [0.15, 0.3, 0.25, 0.15, 0.1, 0.05];
 /// Index in [`SDS`] at the start.
 const SD_START: usize = 3;
 /// Chains, and sweeps of each: first those with rising weight of the readings, then others until the draws are kept.
-const CHAINS: u64 = 3;
-const SWEEPS_WARM: usize = 24;
+const CHAINS: u64 = 4;
+const SWEEPS_WARM: usize = 40;
 const SWEEPS_SETTLE: usize = 10;
-const SWEEPS_KEPT: usize = 50;
+const SWEEPS_KEPT: usize = 60;
+/// A chain whose mean log probability is this much below that of the best chain is left out.
+const CAUGHT: f64 = 5.0;
 /// Weights below the largest by this factor (of the logarithm) count as 0.
 const NEGLIGIBLE: f32 = 18.0;
 /// Parts of two draws are the same defect if their shares differ by at most this (of the logarithm).
@@ -367,8 +373,17 @@ impl Problem {
             let shape: Vec<(usize, u32)> = parts.iter().map(|p| (cluster.host(p.0).host_type, p.1.0)).collect();
             let healthy = parts.iter().all(|p| cluster.host(p.0).nic_health.iter().all(|f| *f == 1.0));
             let mut rows = Vec::new();
-            for ((kind, at, nic), (key, members)) in touched(cluster, &e.allocation) {
-                let of = || effects_by_share(effects, &e.allocation, e.size, key);
+            let mut by_effect = touched(cluster, &e.allocation);
+            if even {
+                // Whatever part is slow, its share of the rate is the share of the bandwidth.
+                let members = by_effect.into_values().flat_map(|x| x.1).collect();
+                by_effect = BTreeMap::from([((0, 0, 0), ((0, None), members))]);
+            }
+            for ((kind, at, nic), (key, members)) in by_effect {
+                let of = || match even {
+                    true => std::array::from_fn(ln_share),
+                    false => effects_by_share(effects, &e.allocation, e.size, key),
+                };
                 let effects = match healthy {
                     true => *cache.entry((kind, at, nic, shape.clone(), e.size)).or_insert_with(of),
                     false => of(),
@@ -430,6 +445,18 @@ impl Problem {
                 *e = e.min(self.readings[i as usize].rows[row as usize].effects[l as usize]);
             }
         }
+    }
+
+    /// Logarithm of the probability of the readings and the set, but for a constant.
+    fn ln_joint(&self, s: &State) -> f64 {
+        let explained = self.explained(s, None);
+        let readings: f64 = (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum();
+        let odds = s.expected / PARTS_MAX as f64;
+        let part = |(g, l): Element| {
+            (odds * self.groups[g as usize].prior * self.share_prior[l as usize]).max(f64::MIN_POSITIVE).ln()
+        };
+        let parts: f64 = s.slots.iter().filter_map(|x| x.0).map(part).sum();
+        readings + parts + SD_PRIOR[s.sd].ln()
     }
 
     /// What the parts of a state explain of every reading, without the part of one slot.
@@ -629,7 +656,7 @@ impl Problem {
         let ln: Vec<f64> = (0..SDS.len())
             .map(|k| {
                 s.sd = k;
-                weight * (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum::<f64>()
+                SD_PRIOR[k].ln() + weight * (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum::<f64>()
             })
             .collect();
         s.sd = pick(&ln, rng).unwrap_or(SD_START);
@@ -691,11 +718,13 @@ pub(super) fn explain(effects: &Effects, readings: &[(&Evidence, Expectation, f6
         return None;
     }
     let p = Problem::new(effects, readings)?;
-    let mut draws: Vec<State> = Vec::new();
+    let mut chains: Vec<(f64, Vec<State>)> = Vec::new();
     let mut work = Work::default();
     for chain in 0..CHAINS {
         let mut rng = ChaCha8Rng::seed_from_u64(chain);
         let mut s = p.start();
+        let mut draws = Vec::with_capacity(SWEEPS_KEPT);
+        let mut sum = 0.0;
         for i in 0..SWEEPS_WARM {
             let weight = 0.2 + 0.8 * i as f64 / SWEEPS_WARM as f64;
             p.sweep(&mut s, weight, &mut work, &mut rng);
@@ -703,10 +732,15 @@ pub(super) fn explain(effects: &Effects, readings: &[(&Evidence, Expectation, f6
         for i in 0..SWEEPS_SETTLE + SWEEPS_KEPT {
             p.sweep(&mut s, 1.0, &mut work, &mut rng);
             if i >= SWEEPS_SETTLE {
+                sum += p.ln_joint(&s);
                 draws.push(s.clone());
             }
         }
+        chains.push((sum / SWEEPS_KEPT as f64, draws));
     }
+    // A chain far below the best one is caught in an improbable set.
+    let best = chains.iter().map(|c| c.0).fold(f64::NEG_INFINITY, f64::max);
+    let draws: Vec<State> = chains.into_iter().filter(|c| c.0 > best - CAUGHT).flat_map(|c| c.1).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(CHAINS);
     Some(p.sets(effects.cluster(), &draws, &mut rng))
 }
