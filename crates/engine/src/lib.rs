@@ -43,7 +43,6 @@ pub use answer::{
     PlaceAnswer, PriceAnswer, ScoredAnswer, SuspectTouched, SwitchesSpanned,
 };
 pub use commit::{ATTEMPTS_FREE, ATTEMPTS_MAX};
-pub use predict::doctor::rail_sweep;
 pub use diagnose::{
     CandidateAnswer, CostAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, HostAnswer, StrayAnswer, suspects_of,
 };
@@ -60,6 +59,7 @@ pub use jobs::{
 pub use network::network_changes;
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
 pub use plausible::{ABOVE_LINKS_FACTOR, IMPOSSIBLE_FACTOR, above_links, check as check_plausible, check_time};
+pub use predict::doctor::rail_sweep;
 pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };

@@ -135,7 +135,7 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
     let mut readings = 0;
     let mut times = Vec::new();
     let mut complete_after = None;
-    let mut answer = None;
+    let answer;
     let mut diagnose = |path: &std::path::Path, readings: usize| -> Result<DiagnoseAnswer, String> {
         let begun = Instant::now();
         let store = Store::open(path, site.cluster()).map_err(|e| e.to_string())?;
@@ -152,7 +152,7 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
     match design {
         Design::Measure => {
             readings = measure_site(&site, &mut store, args.readings, DesignKind::Stratified, false, seed)?;
-            answer = Some(diagnose(&path, readings)?);
+            answer = diagnose(&path, readings)?;
         }
         Design::Asked => {
             let sweep = engine::rail_sweep(site.cluster(), &site.cluster().usable());
@@ -160,23 +160,18 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
                 take(&site, &mut store, a, readings)?;
                 readings += 1;
             }
-            loop {
+            answer = loop {
                 let d = diagnose(&path, readings)?;
                 let next = d.measure_next.as_ref().map(|g| g.allocation(site.cluster()));
-                answer = Some(d);
                 match next {
                     Some(a) if readings < args.readings => take(&site, &mut store, a, readings)?,
-                    _ => break,
+                    _ => break d,
                 }
                 readings += 1;
-            }
+            };
         }
     }
-    let answer = answer.ok_or("no diagnosis")?;
     let j = Judged::new(&site, &truth, &answer);
-    if !answer.defects.is_empty() && std::env::var_os("LINKWISE_LAB_TRACE").is_some() {
-        eprintln!("seed {seed}: {:?}\n  truth {:?}", j.named, names(&site, &truth));
-    }
     Ok(Run {
         design,
         slow,
@@ -303,7 +298,8 @@ fn print(args: &Args, runs: &[Run]) -> Result<(), Failure> {
         let own: Vec<&Run> = runs.iter().filter(|r| (r.design, r.slow) == (design, slow)).collect();
         let n = own.len().max(1) as f64;
         let sum = |f: &dyn Fn(&Run) -> usize| own.iter().map(|r| f(r)).sum::<usize>();
-        let share = |v: usize| if slow == 0 { "-".into() } else { format!("{:.1}", 100.0 * v as f64 / (n * slow as f64)) };
+        let share =
+            |v: usize| if slow == 0 { "-".into() } else { format!("{:.1}", 100.0 * v as f64 / (n * slow as f64)) };
         let after: Vec<f64> = own.iter().filter_map(|r| r.complete_after).map(|v| v as f64).collect();
         let name = if design == Design::Asked { "asked" } else { "measure" };
         vec![

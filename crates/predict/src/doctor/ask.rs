@@ -22,7 +22,7 @@ const TRIALS: usize = 400;
 const IMPROVED: usize = 4;
 const CHANGES: usize = 120;
 /// Minimum information of a reading that is worth its time, nats.
-const INFORMATION_MIN: f64 = 0.06;
+const INFORMATION_MIN: f64 = 0.02;
 /// Minimum number of hosts of a trial, if so many are free: two hosts run another algorithm than more do, so their
 /// offset is known less.
 const HOSTS_MIN: usize = 3;
@@ -136,7 +136,8 @@ pub(super) fn most_informative(
     let draws: Vec<Vec<Simple>> = sets.draws.iter().map(|d| d.iter().filter_map(simple).collect()).collect();
     let effects = Effects::new(cluster, model);
     let rails_max = (1..=rails.len()).rev().find(|n| inside_is_fast(model, hosts[0], &rails[..*n], size)).unwrap_or(1);
-    let mut t = Trials { effects, rails_max, size, hosts, rails, draws, tables: HashMap::new(), kernels: kernels(sets.sd) };
+    let mut t =
+        Trials { effects, rails_max, size, hosts, rails, draws, tables: HashMap::new(), kernels: kernels(sets.sd) };
     t.best(read)
 }
 
@@ -249,10 +250,8 @@ impl Trials<'_> {
             };
             // Hosts that are not suspected at all may as well take part: they show parts that no draw has.
             let quiet = rng.random::<bool>();
-            let mut hosts: Vec<bool> = of_host
-                .iter()
-                .map(|n| if *n == 0 && quiet { true } else { rng.random::<f64>() < keep })
-                .collect();
+            let mut hosts: Vec<bool> =
+                of_host.iter().map(|n| if *n == 0 && quiet { true } else { rng.random::<f64>() < keep }).collect();
             let count = fill(&mut hosts, hosts_min, &mut rng);
             let trial = Trial { hosts, count, nics };
             found.push((self.information(&trial), trial));
@@ -269,7 +268,10 @@ impl Trials<'_> {
                     next.hosts[h] = !next.hosts[h];
                     next.count = next.hosts.iter().filter(|h| **h).count();
                 }
-                if !(1..=self.rails_max).contains(&(next.nics.count_ones() as usize)) || next.count < hosts_min || next.count > JOB_HOSTS_MAX {
+                if !(1..=self.rails_max).contains(&(next.nics.count_ones() as usize))
+                    || next.count < hosts_min
+                    || next.count > JOB_HOSTS_MAX
+                {
                     continue;
                 }
                 let v = self.information(&next);

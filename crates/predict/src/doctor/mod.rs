@@ -13,6 +13,9 @@
 //! touches. [`suspicions`] takes a fitted model. [`Monitor`] keeps the readings between diagnoses, for a process that
 //! gets readings one by one.
 //!
+//! With few readings over hosts, at most three per host, whole sets of slow parts are compared instead ([`sets`]): no
+//! part then has evidence of its own. [`Diagnosis::next_reading`] proposes the reading that tells most ([`ask`]).
+//!
 //! Limits: a diagnosis uses the newest readings of every host ([`window`]), at most [`PAIRS_MAX`] pairs of allocation
 //! and host for multi-host jobs, and at most [`SUBSETS_PER_HOST_MAX`] subsets per host. A fit uses at most
 //! [`FIT_READINGS_MAX`] multi-host allocations.
@@ -316,7 +319,7 @@ fn diagnosis(search: &Search, effects: &Effects, model: &Model, defects: Vec<Def
         if r.ln_ratio / r.sd >= -infer::OUTLIER_SDS {
             continue; // defects only raise a residual
         }
-        let explained = defects.iter().map(|d| infer::effect(effects, &d.candidates[0], e)).fold(0.0, f64::min);
+        let explained: f64 = defects.iter().map(|d| infer::effect(effects, &d.candidates[0], e)).sum();
         let z = (r.ln_ratio - explained) / r.sd;
         if z < -infer::OUTLIER_SDS {
             let outlier = UnexplainedOutlier {
@@ -342,6 +345,12 @@ fn diagnosis(search: &Search, effects: &Effects, model: &Model, defects: Vec<Def
 }
 
 impl Diagnosis {
+    /// True if whole sets of slow parts were compared, because there are few readings over hosts. The next reading then
+    /// concerns all defects together.
+    pub fn compares_sets(&self) -> bool {
+        self.sets.is_some()
+    }
+
     /// The free GPUs whose reading is expected to tell most about what is slow: over whole sets of slow parts if there
     /// are few readings, else about the first defect that is not certain. `None` if no reading tells anything. `read`
     /// are allocations that are not proposed again, because a repetition shares their irregularity. Cost: about a

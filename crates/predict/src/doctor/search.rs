@@ -268,9 +268,9 @@ impl Search {
             given.changed[best.component.host().index()] = true;
             for &(i, _) in &self.by_host[best.component.host().index()] {
                 if let Some(item) = &self.items[i as usize] {
-                    let more = beyond(effect(effects, &best, &item.evidence), given.explained[i as usize]);
-                    if more != 0.0 {
-                        self.change(i, more, 0.0, &mut given);
+                    let e = effect(effects, &best, &item.evidence);
+                    if e != 0.0 {
+                        self.change(i, e, 0.0, &mut given);
                     }
                 }
             }
@@ -463,9 +463,8 @@ impl Search {
     /// The factor of a slow GPU's prior. A reading over hosts shows a slow GPU and its slow NIC alike; a slow GPU also
     /// slows readings of its own host.
     fn gpu_prior(&self, component: Component, touched: &[Touched], given: &Given) -> f64 {
-        let alone = |t: &Touched| {
-            self.items[t.item as usize].as_ref().is_some_and(|x| x.evidence.allocation.host_count() == 1)
-        };
+        let alone =
+            |t: &Touched| self.items[t.item as usize].as_ref().is_some_and(|x| x.evidence.allocation.host_count() == 1);
         let seen = touched.iter().any(|t| alone(t) && given.is_low(t.item));
         if matches!(component, Component::Gpu(..)) && !seen { GPU_UNSEEN } else { 1.0 }
     }
@@ -489,7 +488,6 @@ impl Search {
             Touch::Whole => factor.ln(),
             Touch::Part(part) => effects.across(&item.prepared, part, factor, &e.allocation, t.at as usize, e.size),
         });
-        let effects = effects.map(|e| beyond(e, given.explained[at]));
         let row = Arc::new(Row { effects, gains: effects.map(|e| gain(left, sd, ln_density, e, 0.0)) });
         rows.push((t.key, Arc::clone(&row)));
         row
@@ -588,7 +586,7 @@ impl Search {
         let mut touched = Vec::new();
         self.touched(effects, x.component, &mut touched);
         let (times, _) = self.moments(&touched);
-        let alone = |t: &Touched, factor: f64| match (t.touch, &self.items[t.item as usize]) {
+        let effect = |t: &Touched, factor: f64| match (t.touch, &self.items[t.item as usize]) {
             (Touch::Whole, _) => factor.ln(),
             (Touch::Part(part), Some(item)) => {
                 let e = &item.evidence;
@@ -596,8 +594,6 @@ impl Search {
             }
             _ => 0.0,
         };
-        let explained = given.explained.clone();
-        let effect = |t: &Touched, factor: f64| beyond(alone(t, factor), explained[t.item as usize]);
         let from = &touched[x.start..];
         let (factor, ln_likelihood_ratio) = (-REFINE.1..=REFINE.1)
             .map(|k| {
@@ -655,11 +651,6 @@ impl Given {
     fn gain(&self, i: u32, effect: f64, shift: f64) -> f64 {
         gain(self.left[i as usize], self.sd[i as usize], self.ln_density[i as usize], effect, shift)
     }
-}
-
-/// The effect of a further slow part on a reading whose slow parts explain `explained`: the slowest part decides.
-fn beyond(effect: f64, explained: f64) -> f64 {
-    effect.min(explained) - explained
 }
 
 /// The host entries of a reading. O(hosts x kinds of hosts).

@@ -62,7 +62,7 @@ const HIDDEN: [f64; 3] = [0.0, 0.5, 1.0];
 pub(super) const EFFECT_SD: f64 = 0.035;
 /// Candidate standard deviations of ordinary readings, and their prior probabilities.
 const SDS: [f64; 6] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1];
-const SD_PRIOR: [f64; 6] = [0.15, 0.3, 0.25, 0.15, 0.1, 0.05];
+const SD_PRIOR: [f64; 6] = [0.2, 0.4, 0.28, 0.1, 0.018, 0.002];
 /// Index in [`SDS`] at the start.
 const SD_START: usize = 3;
 /// Chains, and sweeps of each: first those with rising weight of the readings, then others until the draws are kept.
@@ -272,9 +272,9 @@ impl Expectation {
         };
         let gpus = a.parts()[0].1.count();
         let even = a.host_count() > 2
-            && a.parts().iter().all(|p| {
-                p.1.count() == gpus && cluster.type_of(p.0).nics_touched(p.1).count_ones() as usize == gpus
-            });
+            && a.parts()
+                .iter()
+                .all(|p| p.1.count() == gpus && cluster.type_of(p.0).nics_touched(p.1).count_ones() as usize == gpus);
         let rate = a.parts().iter().map(rate).fold(f64::INFINITY, f64::min);
         if even && rate > 0.0 && (gpus == 1 || inside_gb_per_s >= INSIDE_MIN * rate) {
             Expectation { ln_gb_per_s: rate.ln(), even }
@@ -409,11 +409,7 @@ impl Problem {
         }
         let groups: Vec<Group> = by_column
             .into_iter()
-            .map(|(touched, things)| Group {
-                prior: things.iter().map(|t| t.1).sum::<f64>() / total,
-                things,
-                touched,
-            })
+            .map(|(touched, things)| Group { prior: things.iter().map(|t| t.1).sum::<f64>() / total, things, touched })
             .collect();
         if groups.iter().map(|g| g.touched.len()).sum::<usize>() > PAIRS_MAX {
             return None;
@@ -656,7 +652,8 @@ impl Problem {
         let ln: Vec<f64> = (0..SDS.len())
             .map(|k| {
                 s.sd = k;
-                SD_PRIOR[k].ln() + weight * (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum::<f64>()
+                SD_PRIOR[k].ln()
+                    + weight * (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum::<f64>()
             })
             .collect();
         s.sd = pick(&ln, rng).unwrap_or(SD_START);
@@ -754,12 +751,7 @@ struct Slot {
 }
 
 impl Problem {
-    fn sets(
-        &self,
-        cluster: &Cluster,
-        draws: &[State],
-        rng: &mut ChaCha8Rng,
-    ) -> Sets {
+    fn sets(&self, cluster: &Cluster, draws: &[State], rng: &mut ChaCha8Rng) -> Sets {
         let n = draws.len() as f64;
         let mut left: Vec<Vec<(Element, u32)>> =
             draws.iter().map(|s| s.slots.iter().filter_map(|x| Some((x.0?, x.1))).collect()).collect();
@@ -831,9 +823,8 @@ impl Problem {
             let start = starts[starts.len() / 2];
             let since = (start > 0).then(|| self.readings[start as usize].at_unix_s);
             let l = ((SHARE_MAX.ln() - factor.ln()) / SHARE_STEP).round().clamp(0.0, (SHARES - 1) as f64) as usize;
-            let slowed = |t: &&(u32, u32)| {
-                t.0 >= start && self.readings[t.0 as usize].rows[t.1 as usize].effects[l] < SLOWED
-            };
+            let slowed =
+                |t: &&(u32, u32)| t.0 >= start && self.readings[t.0 as usize].rows[t.1 as usize].effects[l] < SLOWED;
             let readings = group.touched.iter().filter(slowed).count();
             let total: f64 = group.things.iter().map(|t| t.1).sum();
             for (thing, w) in &group.things {
