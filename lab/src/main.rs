@@ -28,6 +28,8 @@ enum Command {
     Evaluate(cmd::evaluate::Args),
     /// Judge placement on simulated sites: switches, rails, defects, noise, wrong files
     Sites(lab_sites::Args),
+    /// Judge the diagnosis of slow NICs on simulated sites
+    Doctor(lab_sites::doctor::Args),
     /// Reproduce tables and figures of the papers, with the published numbers
     Reproduce(cmd::reproduce::Args),
     /// Compare route plans: NIMBLE's experiments and real routing on a model of its testbed
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Demo(a) => cmd::demo::run(a),
         Command::Evaluate(a) => cmd::evaluate::run(a),
         Command::Sites(a) => lab_sites::run(a),
+        Command::Doctor(a) => lab_sites::doctor::run(a),
         Command::Reproduce(a) => cmd::reproduce::run(a),
         Command::Route(a) => lab_routing::run(a),
         Command::Tune(a) => lab_tuning::run(a),

@@ -63,3 +63,8 @@ fn a_comparison_with_measurements_fits_80_columns() {
     std::fs::write(&file, format!("{head}\n{}\n", rows.join("\n"))).unwrap();
     assert_fits("validate", &[&file]);
 }
+
+#[test]
+fn scores_of_diagnoses_fit_80_columns() {
+    assert_fits("doctor", &["--hosts", "8", "--slow", "0,1", "--seeds", "1", "--readings", "12"]);
+}

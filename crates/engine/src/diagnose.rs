@@ -51,6 +51,9 @@ pub struct DiagnoseAnswer {
     pub hosts: Vec<HostAnswer>,
     /// Single readings far below the expected bandwidth that no defect explains.
     pub stray: Vec<StrayAnswer>,
+    /// The free GPUs whose reading is expected to tell most about what is slow; none: no reading tells much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measure_next: Option<GpuList>,
 }
 
 /// A defect.
@@ -165,9 +168,20 @@ impl Engine {
         let size = model.sizes().last().copied().unwrap_or(Bytes::mib(16));
         let typical = typical(cluster, &diagnosis, &rows);
         let usable = if self.has_state() { self.snapshot()?.free.clone() } else { cluster.usable() };
-        let defect = |d: &Defect| defect(cluster, &model, d, size, &typical, &usable);
+        let read = rows.iter().map(|m| m.allocation.clone()).collect();
+        let next = diagnosis.next_reading(&model, &usable, size, &read).map(|a| GpuList::new(cluster, &a));
+        let defect = |d: &Defect| {
+            let worth_measuring = if diagnosis.compares_sets() {
+                next.clone()
+            } else {
+                let a = doctor::most_informative_allocation(&model, d, &usable, size, &[]);
+                a.map(|a| GpuList::new(cluster, &a))
+            };
+            defect(cluster, &model, d, size, &typical, worth_measuring)
+        };
         Ok(DiagnoseAnswer {
             cluster: cluster.name.clone(),
+            measure_next: next.clone(),
             readings,
             simulated_readings,
             judged: diagnosis.readings,
@@ -205,7 +219,7 @@ fn defect(
     d: &Defect,
     size: Bytes,
     typical: &[Allocation],
-    usable: &Allocation,
+    worth_measuring: Option<GpuList>,
 ) -> DefectAnswer {
     let Cost { touched, healthy_gb_per_s, defective_gb_per_s } = doctor::cost(model, &d.candidates[0], size, typical);
     let candidate = |c: &Candidate| CandidateAnswer {
@@ -223,8 +237,7 @@ fn defect(
         named: d.candidates[0].probability >= NAMED,
         candidates: d.candidates.iter().map(candidate).collect(),
         cost: CostAnswer { allocations: touched, healthy_gb_per_s, defective_gb_per_s, size_bytes: size },
-        worth_measuring: doctor::most_informative_allocation(model, d, usable, size, &[])
-            .map(|a| GpuList::new(cluster, &a)),
+        worth_measuring,
     }
 }
 

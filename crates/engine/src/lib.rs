@@ -61,6 +61,7 @@ pub use model_file::ModelFile;
 pub use network::network_changes;
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
 pub use plausible::{ABOVE_LINKS_FACTOR, IMPOSSIBLE_FACTOR, above_links, check as check_plausible, check_time};
+pub use predict::doctor::rail_sweep;
 pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };

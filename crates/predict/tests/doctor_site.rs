@@ -4,7 +4,8 @@
 mod fleet;
 
 use fleet::Fleet;
-use predict::doctor::{Component, Diagnosis, examine};
+use fleet::SIZE;
+use predict::doctor::{Component, Diagnosis, examine, rail_sweep};
 use topology::HostId;
 
 fn examined(fleet: &mut Fleet, readings: usize) -> Diagnosis {
@@ -53,4 +54,48 @@ fn five_slow_nics_of_32_hosts_are_found_from_thirty_readings_of_each_host() {
     let hosts: Vec<u32> = named(&d).iter().map(|c| c.0.host().0).collect();
     let found = slow.iter().filter(|h| hosts.contains(h)).count();
     assert!(found >= 4 && hosts.iter().all(|h| slow.contains(h)), "found on hosts {hosts:?} of {slow:?}");
+}
+
+/// A sweep of the rails, then the readings that the diagnosis asks for, `readings` at most: the last diagnosis, and the
+/// number of readings.
+fn asked(fleet: &mut Fleet, readings: usize) -> (Diagnosis, usize) {
+    let free = fleet.cluster.usable();
+    let sweep = rail_sweep(&fleet.cluster, &free);
+    let mut rows: Vec<store::Measurement> = sweep.into_iter().enumerate().map(|(i, a)| fleet.measure(a, i)).collect();
+    loop {
+        let (d, model) = examine(&fleet.cluster, &rows, None, fabric::Constants::default()).expect("examined");
+        let read = rows.iter().map(|m| m.allocation.clone()).collect();
+        match d.next_reading(&model, &free, SIZE, &read) {
+            Some(a) if rows.len() < readings => {
+                let number = rows.len();
+                rows.push(fleet.measure(a, number));
+            }
+            _ => return (d, rows.len()),
+        }
+    }
+}
+
+#[test]
+fn the_readings_that_the_diagnosis_asks_for_lead_to_three_slow_nics_and_accuse_no_other() {
+    let slow = [Component::Nic(HostId(2), 1), Component::Nic(HostId(7), 4), Component::Nic(HostId(11), 6)];
+    let mut found = 0;
+    for seed in 0..4 {
+        let mut fleet = Fleet::new(16, false, seed);
+        fleet.defects = slow.iter().zip([0.4, 0.55, 0.65]).map(|(c, f)| (*c, f, 0)).collect();
+        let (d, readings) = asked(&mut fleet, 30);
+        let sure = d.defects.iter().map(|x| x.candidates[0]).filter(|c| c.probability >= 0.5);
+        let names: Vec<Component> = sure.map(|c| c.component).collect();
+        assert!(names.iter().all(|c| slow.contains(c)), "seed {seed}: {names:?} after {readings} readings");
+        found += names.len();
+    }
+    assert!(found >= 10, "{found} of 12");
+}
+
+#[test]
+fn a_healthy_site_is_accused_of_nothing_by_a_sweep_and_soon_no_further_reading_is_asked_for() {
+    for seed in 0..4 {
+        let (d, readings) = asked(&mut Fleet::new(16, false, seed), 30);
+        assert!(d.defects.is_empty() && d.shared.is_empty(), "seed {seed}: {:?}", named(&d));
+        assert!(readings < 20, "seed {seed}: {readings} readings");
+    }
 }

@@ -35,19 +35,21 @@ impl Backend for SiteBackend<'_> {
 }
 
 /// Takes the readings that `linkwise measure --samples N` takes: tables of one host per type, spot checks of the
-/// others, the design's sample, and repetitions of outliers. Returns the number of readings.
+/// others, the design's sample, and repetitions of outliers. Without `intra`, no reading inside a host. Returns the
+/// number of readings.
 pub fn measure_site(
     site: &Site,
     store: &mut Store,
     samples: usize,
     design: measure::DesignKind,
+    intra: bool,
     seed: u64,
 ) -> Result<usize, String> {
     let plan = CampaignPlan {
         idle: site.cluster().usable(),
         collective: site.collective(),
         sizes: vec![site.size()],
-        intra: true,
+        intra,
         sample_size: samples,
         design,
         seed,

@@ -124,7 +124,7 @@ pub fn cell(kind: &str, seed: u64, settings: &Settings) -> Result<Cell, String> 
     let mut readings = 0;
     if settings.methods.iter().any(|m| !rule(m)) {
         let mut store = Store::create(&path, drawn.measured.cluster()).map_err(|e| e.to_string())?;
-        readings = measure_site(&drawn.measured, &mut store, settings.samples, settings.design, seed)?;
+        readings = measure_site(&drawn.measured, &mut store, settings.samples, settings.design, true, seed)?;
     }
 
     let site = &drawn.placed;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+pub mod doctor;
 mod evaluate;
 mod print;
 mod requests;

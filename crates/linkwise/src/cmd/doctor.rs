@@ -112,6 +112,14 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
         let (got, size, expected) = (gb(s.busbw_gb_per_s), s.size_bytes, gb(s.expected_gb_per_s));
         out += &wrap(&format!("unexplained outlier: {gpus} got {got} GB/s at {size}, {expected} expected"), 2);
     }
+    let asked =
+        |d: &DefectAnswer| d.worth_measuring.is_some() && d.candidates.first().is_some_and(|c| c.probability < SURE);
+    if !d.defects.iter().any(asked)
+        && let Some(gpus) = &d.measure_next
+    {
+        let gpus = cluster.gpu_list(&gpus.allocation(cluster)); // in full: users copy it
+        out += &wrap(&format!("Measure next, to look for further slow parts: '{gpus}'"), 2);
+    }
     if d.stray.len() > STRAY_SHOWN {
         out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
     }

@@ -13,6 +13,9 @@
 //! touches. [`suspicions`] takes a fitted model. [`Monitor`] keeps the readings between diagnoses, for a process that
 //! gets readings one by one.
 //!
+//! With few readings over hosts, at most three per host, whole sets of slow parts are compared instead ([`sets`]): no
+//! part then has evidence of its own. [`Diagnosis::next_reading`] proposes the reading that tells most ([`ask`]).
+//!
 //! Limits: a diagnosis uses the newest readings of every host ([`window`]), at most [`PAIRS_MAX`] pairs of allocation
 //! and host for multi-host jobs, and at most [`SUBSETS_PER_HOST_MAX`] subsets per host. A fit uses at most
 //! [`FIT_READINGS_MAX`] multi-host allocations.
@@ -20,14 +23,17 @@
 //! Cost (`cargo run -p predict --example doctor_scale`): about ten components x [`FACTORS`] additions per pair, one
 //! prediction per distinct allocation, and about twenty estimates of a few microseconds per new shape of an allocation.
 
+mod ask;
 pub mod effect;
 mod evidence;
 mod infer;
 mod monitor;
 mod probe;
 mod search;
+mod sets;
 mod window;
 
+pub use ask::rail_sweep;
 pub use effect::{Component, Effects};
 pub use evidence::HostDeviation;
 pub use infer::{Candidate, Defect, FACTORS};
@@ -39,7 +45,7 @@ pub use window::{
 
 use crate::fit::{FitError, FitOptions, fit, slow_shared_parts};
 use crate::kind::Kind;
-use crate::model::{Correction, Model};
+use crate::model::{BandwidthModel, Correction, Model};
 use crate::rates::{LearnedRates, SlowPart};
 use effect::EffectCache;
 use evidence::{Baseline, Evidence, Expectations, Expected};
@@ -75,6 +81,8 @@ pub struct Diagnosis {
     pub outliers: Vec<UnexplainedOutlier>,
     /// Standard deviation of ordinary multi-host readings around their expectation (of the logarithm).
     pub noise: f64,
+    /// The posterior over sets of slow parts, with few readings over hosts.
+    sets: Option<sets::Sets>,
 }
 
 /// A reading far below its expectation that no defect explains.
@@ -115,6 +123,9 @@ pub fn examine(
         .collect();
     let thinned = thin(healthy.iter().copied());
     let mut bound = fit(cluster, &thinned, &options(Kind::Bound, Some(collective)))?.0;
+    if let Some(found) = few_readings(cluster, &healthy, &evidence, &bound, &constants)? {
+        return Ok(found);
+    }
     let shared = slow_shared_parts(&bound, &thinned);
     if !shared.is_empty() {
         bound = bound.at_rates(LearnedRates { slow: shared.clone(), ..LearnedRates::default() });
@@ -145,6 +156,71 @@ pub fn examine(
         }
     }
     Ok((diagnosis(&search, &effects, &model, found), model))
+}
+
+/// Bandwidth inside the slowest host of an allocation, GB/s. O(hosts).
+fn inside_gb_per_s(model: &Model, a: &Allocation, size: Bytes) -> f64 {
+    let table = model.share_table(size);
+    a.parts().iter().map(|&(h, mask)| table.part(h, mask).intra_gb_per_s).fold(f64::INFINITY, f64::min)
+}
+
+/// The diagnosis by sets of slow parts ([`sets`]); `None` if there are many readings over hosts.
+fn few_readings(
+    cluster: &Cluster,
+    healthy: &[&Measurement],
+    evidence: &[Evidence],
+    bound: &Model,
+    constants: &fabric::Constants,
+) -> Result<Option<(Diagnosis, Model)>, FitError> {
+    let is_one = |e: &Evidence| e.allocation.host_count() < 2;
+    let several: Vec<usize> = (0..evidence.len()).filter(|i| !is_one(&evidence[*i])).collect();
+    if several.is_empty() || several.len() > sets::READINGS_MAX.min(sets::READINGS_PER_HOST_MAX * cluster.hosts.len()) {
+        return Ok(None);
+    }
+    let effects = Effects::new(cluster, bound);
+    let one_host: Vec<Evidence> = evidence.iter().filter(|e| is_one(e)).cloned().collect();
+    let mut defects = explain(&effects, bound, &one_host, Baseline::Classes).1;
+    let mut expectations = Expectations::new(bound, Baseline::Classes);
+    let readings: Vec<(&Evidence, sets::Expectation, f64)> = several
+        .iter()
+        .map(|i| {
+            let e = &evidence[*i];
+            let expected = match expectations.of(&e.allocation, e.size) {
+                Expected::Class(v, _) | Expected::Model(v) => v,
+                Expected::OneHost => 0.0,
+            };
+            let known = defects.iter().map(|d| infer::effect(&effects, &d.candidates[0], e)).fold(0.0, f64::min);
+            let inside = inside_gb_per_s(bound, &e.allocation, e.size);
+            (e, sets::Expectation::of(cluster, &e.allocation, expected, inside), known)
+        })
+        .collect();
+    let Some(sets) = sets::explain(&effects, &readings) else { return Ok(None) };
+    let mut search = prepared(&effects, bound, evidence, Baseline::Classes);
+    for (i, r) in several.iter().zip(&sets.residuals) {
+        search.set_residual(*i as u32, Some(evidence::Residual { ln_ratio: *r, sd: sets.sd, class: None }));
+    }
+    defects.extend(sets.defects.iter().cloned());
+    defects.truncate(DEFECTS_MAX);
+    let untouched = |m: &&&Measurement| {
+        let slowed = |d: &Defect| {
+            let c = &d.candidates[0];
+            effects.of(c.component, c.factor, &m.allocation, m.size) < -0.02
+        };
+        m.allocation.host_count() < 2 || !defects.iter().any(slowed)
+    };
+    let clean: Vec<Measurement> = healthy.iter().filter(untouched).map(|m| (*m).clone()).collect();
+    let collective = bound.collective();
+    let options = FitOptions { collective: Some(collective), ..FitOptions::of(Kind::Bound) };
+    let mut model = match fit(cluster, &clean, &options.constants(constants.clone())) {
+        Ok((model, _)) => model,
+        Err(_) => bound.clone(), // every reading is slowed
+    };
+    if !sets.shared.is_empty() {
+        model = model.at_rates(LearnedRates { slow: sets.shared.clone(), ..LearnedRates::default() });
+    }
+    let mut d = diagnosis(&search, &effects, &model, defects);
+    d.sets = Some(sets);
+    Ok(Some((d, model)))
 }
 
 /// All single-host readings, and at most [`FIT_READINGS_MAX`] multi-host allocations, spread evenly over time.
@@ -187,6 +263,13 @@ pub fn suspicions(model: &Model, measurements: &[Measurement]) -> Diagnosis {
 
 /// Searches for defects in readings, compared with `model`.
 fn explain(effects: &Effects, model: &Model, evidence: &[Evidence], baseline: Baseline) -> (Search, Vec<Defect>) {
+    let mut search = prepared(effects, model, evidence, baseline);
+    let found = search.explain(effects);
+    (search, found)
+}
+
+/// The readings with their residuals. The number of a reading is its index.
+fn prepared(effects: &Effects, model: &Model, evidence: &[Evidence], baseline: Baseline) -> Search {
     let mut search = Search::new(model.cluster().hosts.len());
     let mut expectations = Expectations::new(model, baseline);
     let mut known: HashMap<(Bytes, &Allocation), Expected> = HashMap::new();
@@ -196,8 +279,7 @@ fn explain(effects: &Effects, model: &Model, evidence: &[Evidence], baseline: Ba
         search.insert(effects, e.clone(), expected);
     }
     compare(model.cluster(), &mut search, 0.0);
-    let found = search.explain(effects);
-    (search, found)
+    search
 }
 
 /// Updates the residual of every reading. Residuals that moved by less than `tolerance` standard deviations are
@@ -258,10 +340,38 @@ fn diagnosis(search: &Search, effects: &Effects, model: &Model, defects: Vec<Def
         noise,
         defects,
         shared: model.rates().slow.iter().filter(|s| s.part.is_shared()).cloned().collect(),
+        sets: None,
     }
 }
 
 impl Diagnosis {
+    /// True if whole sets of slow parts were compared, because there are few readings over hosts. The next reading then
+    /// concerns all defects together.
+    pub fn compares_sets(&self) -> bool {
+        self.sets.is_some()
+    }
+
+    /// The free GPUs whose reading is expected to tell most about what is slow: over whole sets of slow parts if there
+    /// are few readings, else about the first defect that is not certain. `None` if no reading tells anything. `read`
+    /// are allocations that are not proposed again, because a repetition shares their irregularity. Cost: about a
+    /// thousand trials of a few microseconds each.
+    pub fn next_reading(
+        &self,
+        model: &Model,
+        free: &Allocation,
+        size: Bytes,
+        read: &std::collections::HashSet<Allocation>,
+    ) -> Option<Allocation> {
+        match &self.sets {
+            Some(sets) => ask::most_informative(sets, model, free, size, read),
+            None => {
+                let open = self.defects.iter().find(|d| d.candidates[0].probability < ask::SURE)?;
+                let read: Vec<Allocation> = read.iter().cloned().collect();
+                most_informative_allocation(model, open, free, size, &read)
+            }
+        }
+    }
+
     /// Expected remaining share of an allocation's bandwidth under the defects, 0 to 1. Candidates of one defect
     /// exclude each other; shares of different defects multiply.
     pub fn share_left(&self, model: &Model, allocation: &Allocation, size: Bytes) -> f64 {

@@ -31,6 +31,8 @@ const SHIFT_MIN_SDS: f64 = 0.02;
 const NEGLIGIBLE: f64 = 40.0;
 /// A component is not slow if none of its readings is this many standard deviations below expectation.
 const LOW_SDS: f64 = 1.5;
+/// Prior probability of a slow GPU that no reading of its own host shows, relative to another component.
+const GPU_UNSEEN: f64 = 0.1;
 /// Effects below this count as slowing a reading (of the logarithm).
 const SLOWED: f64 = -0.02;
 
@@ -437,25 +439,34 @@ impl Search {
         let levels = self.level_gains(h, given);
         let mut out: Vec<Hypothesis> = Vec::new();
         // Components with the same readings and the same rows have the same weight.
-        let mut seen: Vec<(bool, Vec<Touched>, Option<Hypothesis>)> = Vec::new();
+        let mut seen: Vec<(f64, Vec<Touched>, Option<Hypothesis>)> = Vec::new();
         let mut touched = Vec::new();
         for component in components.filter(|c| before.iter().all(|b| b.component != *c)) {
             self.touched(effects, component, &mut touched);
-            let link = matches!(component, Component::Link(..));
+            let prior = prior(component, given.components) * self.gpu_prior(component, &touched, given);
             let same = |t: &Vec<Touched>| {
                 t.len() == touched.len() && t.iter().zip(&touched).all(|(a, b)| a.item == b.item && a.key == b.key)
             };
-            let found = match seen.iter().find(|s| s.0 == link && same(&s.1)) {
+            let found = match seen.iter().find(|s| s.0 == prior && same(&s.1)) {
                 Some(s) => s.2.clone(),
                 None => {
-                    let found = self.hypothesis(effects, component, &touched, &levels, given);
-                    seen.push((link, touched.clone(), found.clone()));
+                    let found = self.hypothesis(effects, (component, prior), &touched, &levels, given);
+                    seen.push((prior, touched.clone(), found.clone()));
                     found
                 }
             };
             out.extend(found.map(|x| Hypothesis { component, ..x }));
         }
         out.into()
+    }
+
+    /// The factor of a slow GPU's prior. A reading over hosts shows a slow GPU and its slow NIC alike; a slow GPU also
+    /// slows readings of its own host.
+    fn gpu_prior(&self, component: Component, touched: &[Touched], given: &Given) -> f64 {
+        let alone =
+            |t: &Touched| self.items[t.item as usize].as_ref().is_some_and(|x| x.evidence.allocation.host_count() == 1);
+        let seen = touched.iter().any(|t| alone(t) && given.is_low(t.item));
+        if matches!(component, Component::Gpu(..)) && !seen { GPU_UNSEEN } else { 1.0 }
     }
 
     /// The row of a reading, computed once, and again in rounds in which it differs.
@@ -509,7 +520,7 @@ impl Search {
     fn hypothesis(
         &mut self,
         effects: &Effects,
-        component: Component,
+        (component, prior): (Component, f64),
         touched: &[Touched],
         levels: &[f64],
         given: &mut Given,
@@ -517,7 +528,7 @@ impl Search {
         if !touched.iter().any(|t| given.is_low(t.item)) {
             return None;
         }
-        let ln_prior = prior(component, given.components).ln();
+        let ln_prior = prior.ln();
         let (times, starts) = self.moments(touched);
         let ln_when = ln_moments(&times, &starts, given.newest_unix_s);
         let ln_always = if starts.is_empty() { 0.0 } else { 0.5f64.ln() };

@@ -1,9 +1,10 @@
 //! The kinds of sites, each with its hidden facts.
 
-use super::Drawn;
 use super::draft::{Draft, Nics, first_gpus, h100, with_nics};
+use super::{Drawn, Site};
 use crate::randomness::Keyed;
-use topology::Bytes;
+use std::ops::Range;
+use topology::{Bytes, HostId};
 
 /// A kind of site.
 #[derive(Clone, Copy, Debug)]
@@ -119,3 +120,53 @@ pub fn draw(kind: &str, seed: u64) -> Result<Drawn, String> {
     let draft = (kind.make)(Draft::new(Keyed::new(seed, 0x517e).with(name)));
     draft.draw(kind, seed)
 }
+
+/// A slow NIC.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowNic {
+    /// Its host.
+    pub host: HostId,
+    /// Its index on the host.
+    pub nic: u8,
+    /// Remaining share of its rate.
+    pub left: f64,
+}
+
+/// A site of H100 hosts behind one switch with `count` slow NICs, and these NICs. The NICs are drawn from all NICs of
+/// the site, so one host or one rail may have several; the share of its rate that a NIC keeps is drawn from `left`.
+/// `noise` is the relative noise of a reading over several hosts.
+///
+/// # Errors
+/// Fewer than two hosts, or a cluster that is too large.
+pub fn draw_slow_nics(
+    hosts: usize,
+    count: usize,
+    left: Range<f64>,
+    noise: f64,
+    seed: u64,
+) -> Result<(Site, Vec<SlowNic>), String> {
+    if !(2..=HOSTS_MAX).contains(&hosts) {
+        return Err(format!("{hosts} hosts: 2 to {HOSTS_MAX} were expected"));
+    }
+    let kind = kind("slow-nics", "slow NICs anywhere, behind one switch", |d| d);
+    let key = Keyed::new(seed, 0xd0c7);
+    let rails = h100().nics.len();
+    let mut all: Vec<usize> = (0..hosts * rails).collect();
+    all.sort_by_key(|i| key.with(1).with(*i as u64).uniform().to_bits());
+    all.truncate(count);
+    all.sort_unstable();
+    let share = |i: usize| left.start + (left.end - left.start) * key.with(2).with(i as u64).uniform();
+    let slow: Vec<SlowNic> = all
+        .into_iter()
+        .map(|i| SlowNic { host: HostId((i / rails) as u32), nic: (i % rails) as u8, left: share(i) })
+        .collect();
+    let draft = Draft::new(key.with(3)).flat(hosts).readings(noise, 0.0);
+    let draft = slow.iter().fold(draft, |d, s| {
+        let (h, p) = (s.host.index(), usize::from(s.nic));
+        d.slow_ports(h..h + 1, p..p + 1, s.left)
+    });
+    Ok((draft.draw(&kind, seed)?.measured, slow))
+}
+
+/// Maximum number of hosts of [`draw_slow_nics`].
+const HOSTS_MAX: usize = 4096;

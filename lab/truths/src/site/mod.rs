@@ -11,7 +11,7 @@ mod kinds;
 mod network;
 mod search;
 
-pub use kinds::{KINDS, Kind, draw};
+pub use kinds::{KINDS, Kind, SlowNic, draw, draw_slow_nics};
 pub use search::{Found, search};
 
 use crate::intra::Intra;
