@@ -10,9 +10,9 @@ mod cost;
 mod fleet;
 
 use cost::{cpu_s, peak_mib};
+use diagnose::Component;
 use engine::{DiagnoseRequest, Engine, ModelKeeper, ObserveRequest, ReadingIn};
 use fleet::Fleet;
-use predict::doctor::Component;
 use predict::{FitOptions, Kind, Model, fit};
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -9,9 +9,9 @@
 use crate::answer::{AvoidedSuspects, SuspectTouched, round};
 use crate::error::EngineError;
 use crate::gpus::GpuList;
+use diagnose::{Component, Effects};
 use place::{Answer, Cost, Request};
 use predict::Model;
-use predict::doctor::{Component, Effects};
 use store::state::Suspect;
 use topology::{Allocation, Bytes, Cluster, GpuMask};
 

@@ -4,8 +4,8 @@ use crate::error::EngineError;
 use crate::gpus::GpuList;
 use crate::hold::Engine;
 use crate::slow_parts::SlowPartAnswer;
+use diagnose::{self, Candidate, Cost, Defect, Diagnosis};
 use predict::Model;
-use predict::doctor::{self, Candidate, Cost, Defect, Diagnosis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use store::state::Suspect;
@@ -161,7 +161,7 @@ impl Engine {
             (store.measurements(&self.window(None))?, store.count(&Query::usable())?, store.count(&simulated)?)
         };
         let cluster = &self.cluster;
-        let (diagnosis, model) = doctor::examine(cluster, &rows, r.collective, fabric::Constants::default())?;
+        let (diagnosis, model) = diagnose::examine(cluster, &rows, r.collective, fabric::Constants::default())?;
         if self.has_state() {
             self.state()?.set_suspects(&suspects_of(&diagnosis))?;
         }
@@ -174,7 +174,7 @@ impl Engine {
             let worth_measuring = if diagnosis.compares_sets() {
                 next.clone()
             } else {
-                let a = doctor::most_informative_allocation(&model, d, &usable, size, &[]);
+                let a = diagnose::most_informative_allocation(&model, d, &usable, size, &[]);
                 a.map(|a| GpuList::new(cluster, &a))
             };
             defect(cluster, &model, d, size, &typical, worth_measuring)
@@ -221,7 +221,7 @@ fn defect(
     typical: &[Allocation],
     worth_measuring: Option<GpuList>,
 ) -> DefectAnswer {
-    let Cost { touched, healthy_gb_per_s, defective_gb_per_s } = doctor::cost(model, &d.candidates[0], size, typical);
+    let Cost { touched, healthy_gb_per_s, defective_gb_per_s } = diagnose::cost(model, &d.candidates[0], size, typical);
     let candidate = |c: &Candidate| CandidateAnswer {
         component: c.component.name(cluster),
         kind: c.component.kind().into(),

@@ -6,8 +6,8 @@ use crate::error::EngineError;
 use crate::gpus::GpuList;
 use crate::hold::Engine;
 use crate::place::check_size;
+use diagnose::Effects;
 use predict::BandwidthModel;
-use predict::doctor::Effects;
 use serde::{Deserialize, Serialize};
 use topology::{Bytes, Collective};
 

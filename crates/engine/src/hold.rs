@@ -2,8 +2,8 @@
 
 use crate::error::EngineError;
 use crate::watch::Watch;
+use diagnose::{SUBSETS_PER_HOST_MAX, allocations_per_host_max};
 use place::{Registry, Search};
-use predict::doctor::{SUBSETS_PER_HOST_MAX, allocations_per_host_max};
 use predict::{Model, ModelKinds};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::gpus::GpuList;
 use crate::hold::Engine;
-use predict::doctor::Component;
+use diagnose::Component;
 use serde::{Deserialize, Serialize};
 use store::Once;
 use store::state::{Allocated, NewJob, Snapshot, Suspect};

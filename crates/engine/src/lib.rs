@@ -39,6 +39,7 @@ mod slow_parts;
 mod teach;
 mod watch;
 
+pub use ::diagnose::rail_sweep;
 pub use answer::{
     AllocationCost, AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, GroupAnswer, NeighbourEffect,
     PlaceAnswer, PriceAnswer, ScoredAnswer, SuspectTouched, SwitchesSpanned, extrapolation_note,
@@ -61,7 +62,6 @@ pub use model_file::ModelFile;
 pub use network::network_changes;
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
 pub use plausible::{ABOVE_LINKS_FACTOR, IMPOSSIBLE_FACTOR, above_links, check as check_plausible, check_time};
-pub use predict::doctor::rail_sweep;
 pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };

@@ -5,7 +5,7 @@ use crate::diagnose::suspects_of;
 use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::jobs::once;
-use predict::doctor::Diagnosis;
+use diagnose::Diagnosis;
 use predict::{Model, Prediction};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

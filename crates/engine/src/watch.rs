@@ -6,12 +6,12 @@
 //! predictions little. It is rebuilt after a fit, after a change to one of its readings (correction, withdrawal, new
 //! quality), and after [`LEARNED_MAX`] learned readings. A process that answers one request builds the monitor once.
 //!
-//! Memory: that of the monitor ([`predict::doctor::PAIRS_MAX`]), independent of the size of the store.
+//! Memory: that of the monitor ([`diagnose::PAIRS_MAX`]), independent of the size of the store.
 
 use crate::error::EngineError;
 use crate::hold::{Engine, lock};
+use diagnose::{Diagnosis, Monitor};
 use predict::Model;
-use predict::doctor::{Diagnosis, Monitor};
 use std::sync::Arc;
 use store::{Query, Revision};
 

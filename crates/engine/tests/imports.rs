@@ -2,7 +2,10 @@
 
 #[test]
 fn the_engine_imports_only_crates_of_lower_floors() {
-    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["fabric", "measure", "place", "predict", "store", "topology"]);
+    house::assert_imports(
+        env!("CARGO_MANIFEST_DIR"),
+        &["diagnose", "fabric", "measure", "place", "predict", "store", "topology"],
+    );
 }
 
 #[test]

@@ -449,7 +449,7 @@ fn fit_gp(
 }
 
 /// The slow rails and switches that the readings show, at the rates of a model without slow parts.
-pub(crate) fn slow_shared_parts(model: &Model, measurements: &[Measurement]) -> Vec<SlowPart> {
+pub fn slow_shared_parts(model: &Model, measurements: &[Measurement]) -> Vec<SlowPart> {
     let mut report = FitReport::default();
     let grouped = Grouped::new(&model.cluster, measurements, model.collective, &mut report);
     let mut found = slow_parts::find(&model.site, &model.fabric, model.collective, &grouped.readings(model));

@@ -332,7 +332,7 @@ impl IntraTables {
 }
 
 /// True if the topology cannot distinguish two subsets of a host: equal counts and equal multisets of path labels.
-pub(crate) fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> bool {
+pub fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> bool {
     if a.count() != b.count() {
         return false;
     }

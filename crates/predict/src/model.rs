@@ -161,6 +161,14 @@ impl Model {
         let rates = std::mem::take(&mut self.rates);
         self.at_rates(rates)
     }
+    /// The cluster at the learned rates.
+    pub fn site(&self) -> &RatedCluster {
+        &self.site
+    }
+    /// The physics, with the constants that were fitted.
+    pub fn fabric(&self) -> &fabric::FabricTables {
+        &self.fabric
+    }
     /// Learned corrections of the cluster's rates.
     pub fn rates(&self) -> &LearnedRates {
         &self.rates
@@ -170,22 +178,11 @@ impl Model {
         self.clone().at_rates(self.rates.with_slow_parts(|_| false))
     }
     /// The same model with hosts and NICs repaired. Slow rails and switches stay, since no host causes them. O(hosts).
-    pub(crate) fn with_healthy_hosts(&self) -> Model {
+    pub fn with_healthy_hosts(&self) -> Model {
         self.clone().at_rates(self.rates.with_slow_parts(Part::is_shared))
     }
-    /// True if the predictions already include the slowness of `component`: a suspect that the model has learned causes
-    /// no further loss.
-    pub fn predicts_slow(&self, component: crate::doctor::Component) -> bool {
-        use crate::doctor::Component;
-        let host = &self.cluster.host(component.host()).name;
-        self.rates.slow.iter().any(|s| match (&s.part, component) {
-            (Part::Nic { host: h, nic }, Component::Nic(_, i)) => h == host && *nic == i,
-            (Part::Host { host: h }, Component::Host(_) | Component::HostNetwork(_)) => h == host,
-            _ => false,
-        })
-    }
     /// The same model at other rates. O(hosts).
-    pub(crate) fn at_rates(mut self, rates: LearnedRates) -> Model {
+    pub fn at_rates(mut self, rates: LearnedRates) -> Model {
         self.site = rates.on(&self.cluster);
         self.rates = rates;
         for t in &mut self.tables {
@@ -230,7 +227,8 @@ impl Model {
         Bounds { site: &self.site, tables: &self.fabric, collective: self.collective, size, nccl: self.nccl.as_ref() }
     }
 
-    pub(crate) fn row(&self, parts: &[HostShare], size: Bytes, analytic: Analytic) -> Row {
+    /// The features of an allocation; the first [`Model::width`] are used. O(hosts).
+    pub fn row(&self, parts: &[HostShare], size: Bytes, analytic: Analytic) -> Row {
         features(parts, &self.names, size, analytic.ln_physics_over_nics)
     }
     /// The hosts of a candidate as the Gaussian process numbers them, with their weights, sorted by number.
@@ -258,7 +256,8 @@ impl Model {
         parts.iter().map(|p| HostShare { host_type: self.names.fit_type(p.host_type), ..*p }).collect()
     }
 
-    pub(crate) fn width(&self) -> usize {
+    /// Number of features of the processes.
+    pub fn width(&self) -> usize {
         self.names.width()
     }
 
@@ -291,13 +290,13 @@ impl Model {
 }
 
 /// Hosts and weights of a candidate, in its order.
-pub(crate) fn host_weights(parts: &[HostShare]) -> impl Iterator<Item = (HostId, f64)> {
+pub fn host_weights(parts: &[HostShare]) -> impl Iterator<Item = (HostId, f64)> {
     let thinnest = thinnest_gb_per_s(parts);
     parts.iter().map(move |p| (p.host, host_weight(p, thinnest)))
 }
 
 /// One batch of predictions. Repeated parts are computed once.
-pub(crate) struct BatchEvaluator<'m> {
+pub struct BatchEvaluator<'m> {
     model: &'m Model,
     bounds: Bounds<'m>,
     memo: Memo,
@@ -307,7 +306,8 @@ pub(crate) struct BatchEvaluator<'m> {
 }
 
 impl<'m> BatchEvaluator<'m> {
-    pub(crate) fn new(model: &'m Model, size: Bytes) -> Self {
+    /// An evaluator with empty caches.
+    pub fn new(model: &'m Model, size: Bytes) -> Self {
         let bounds = model.bounds(size);
         BatchEvaluator { model, bounds, memo: Memo::default(), seen: HashMap::default(), scratch: Vec::new() }
     }
@@ -318,12 +318,12 @@ impl<'m> BatchEvaluator<'m> {
     }
 
     /// The physics of a candidate.
-    pub(crate) fn analytic(&mut self, parts: &[HostShare]) -> Analytic {
+    pub fn analytic(&mut self, parts: &[HostShare]) -> Analytic {
         self.bounds.of(parts, &mut self.memo)
     }
 
     /// The mean of a candidate, given its physics.
-    pub(crate) fn mean_above(&mut self, parts: &[HostShare], analytic: Analytic) -> f64 {
+    pub fn mean_above(&mut self, parts: &[HostShare], analytic: Analytic) -> f64 {
         let b = analytic.bound_gb_per_s;
         if parts.len() < 2 {
             return b;

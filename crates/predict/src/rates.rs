@@ -218,7 +218,7 @@ impl RatedCluster {
     }
 
     /// By host: a number shared by all hosts of equal type and equal NIC health. O(hosts).
-    pub(crate) fn kinds_of(cluster: &Cluster) -> Vec<u32> {
+    pub fn kinds_of(cluster: &Cluster) -> Vec<u32> {
         let mut seen: HashMap<(usize, Vec<u64>), u32> = HashMap::new();
         let alike =
             |t: usize| (0..t).find(|o| crate::shares::alike(&cluster.types[*o], &cluster.types[t])).unwrap_or(t);
@@ -248,7 +248,7 @@ impl RatedCluster {
     }
 
     /// By host: the number of its kind (see [`RatedCluster::kinds_of`]).
-    pub(crate) fn kinds(&self) -> &[u32] {
+    pub fn kinds(&self) -> &[u32] {
         &self.kinds
     }
 

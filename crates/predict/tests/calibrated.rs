@@ -3,8 +3,8 @@
 #[path = "common/fleet.rs"]
 mod fleet;
 
+use diagnose::Component;
 use fleet::{Fleet, SIZE};
-use predict::doctor::Component;
 use predict::{FitOptions, Kind, fit};
 use topology::HostId;
 

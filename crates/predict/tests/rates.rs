@@ -3,7 +3,7 @@
 //! The readings are of the physics with other rates, random factors per host and split, noise and outliers; `linkwise-lab sites` judges the
 //! same on truths of another form.
 
-use predict::doctor::{examine, suspicions};
+use diagnose::{examine, suspicions};
 use predict::{BandwidthModel, FitOptions, FitReport, Kind, Model, ModelKinds, Part, SlowPart, fit};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -304,7 +304,7 @@ fn the_share_table_of_a_slow_nic_tells_searches_which_gpus_avoid_it() {
 
 #[test]
 fn a_suspect_that_the_model_has_learned_costs_a_job_nothing_more() {
-    use predict::doctor::{Component, Effects};
+    use diagnose::{Component, Effects};
     let told = hosts(16);
     let mut real = told.clone();
     slow_down(&mut real, 5, |n| n == 2, 0.3);

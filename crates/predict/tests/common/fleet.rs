@@ -1,7 +1,7 @@
 //! A simulated site: many equal hosts, jobs over 2 to 64 hosts, a slow host and a slow NIC.
 #![allow(dead_code)] // each user needs a part
 
-use predict::doctor::Component;
+use diagnose::Component;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

@@ -35,14 +35,14 @@ pub struct Drained {
     pub reason: String,
 }
 
-/// A component that may be slow according to readings (see `predict::doctor`): decisions prefer other components.
+/// A component that may be slow according to readings (see `diagnose`): decisions prefer other components.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suspect {
     /// Number of the defect; suspects of one defect exclude each other.
     pub defect: u32,
     /// The host.
     pub host: HostId,
-    /// The component as named by `predict::doctor`: `nic 3`, `gpu 5`, `host`.
+    /// The component as named by `diagnose`: `nic 3`, `gpu 5`, `host`.
     pub component: String,
     /// Estimated share of its full rate, 0 to 1.
     pub factor: f64,

@@ -2,7 +2,7 @@
 //!
 //! The readings are simulated: the physics of a cluster with a slow component, a factor per host and per allocation (2 %), noise (2 %).
 
-use predict::doctor::{Component, Diagnosis, examine, suspicions};
+use diagnose::{Component, Diagnosis, examine, suspicions};
 use predict::{FitOptions, Kind, fit};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -233,7 +233,7 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
             eprintln!("named after {probe} probes");
             return;
         }
-        let a = predict::doctor::most_informative_allocation(&model, &d.defects[0], &sick.cluster.usable(), SIZE, &[])
+        let a = diagnose::most_informative_allocation(&model, &d.defects[0], &sick.cluster.usable(), SIZE, &[])
             .expect("an allocation separates the candidates");
         rows.push(sick.measurement(a, 2e9 + 1.0 + f64::from(probe), &mut rng));
     }
@@ -260,5 +260,5 @@ fn readings_of_nothing_give_no_diagnosis_and_absurd_ones_no_panic() {
         })
         .collect();
     let (d, _) = examine(&cluster, &rows, None, fabric::Constants::default()).unwrap();
-    assert!(d.defects.len() <= predict::doctor::DEFECTS_MAX);
+    assert!(d.defects.len() <= diagnose::DEFECTS_MAX);
 }

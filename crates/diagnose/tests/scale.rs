@@ -1,10 +1,10 @@
 //! The diagnosis at the size of a site: the work for one more reading, the window, and the monitor against a diagnosis from scratch.
 
-#[path = "common/fleet.rs"]
+#[path = "../../predict/tests/common/fleet.rs"]
 mod fleet;
 
+use diagnose::{Component, Diagnosis, Monitor, REPETITIONS_MAX, Work, allocations_per_host_max, suspicions};
 use fleet::{Fleet, START_UNIX_S, STEP_S};
-use predict::doctor::{Component, Diagnosis, Monitor, REPETITIONS_MAX, Work, allocations_per_host_max, suspicions};
 use predict::{FitOptions, Kind, Model, fit};
 use proptest::prelude::*;
 use store::Measurement;

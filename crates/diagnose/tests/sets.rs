@@ -1,11 +1,11 @@
 //! The diagnosis of a site from all of its readings: nothing is accused on healthy hardware, and planted defects are found among many hosts.
 
-#[path = "common/fleet.rs"]
+#[path = "../../predict/tests/common/fleet.rs"]
 mod fleet;
 
+use diagnose::{Component, Diagnosis, examine, rail_sweep};
 use fleet::Fleet;
 use fleet::SIZE;
-use predict::doctor::{Component, Diagnosis, examine, rail_sweep};
 use topology::HostId;
 
 fn examined(fleet: &mut Fleet, readings: usize) -> Diagnosis {
@@ -39,7 +39,7 @@ fn a_slow_host_and_a_slow_nic_of_a_site_are_found_and_nothing_else() {
         assert_eq!(found.len(), 2, "leaves {leaves}: {found:?}");
         assert!(found.iter().any(|c| c.0 == host && (c.1 - 0.7).abs() < 0.1), "leaves {leaves}: {found:?}");
         // Whole jobs and halves touch NIC 3 with its neighbours alike.
-        let alike = |x: &predict::doctor::Defect| x.candidates.iter().any(|c| c.component == nic);
+        let alike = |x: &diagnose::Defect| x.candidates.iter().any(|c| c.component == nic);
         assert!(d.defects.iter().any(alike), "leaves {leaves}: {found:?}");
     }
 }

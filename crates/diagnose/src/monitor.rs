@@ -5,7 +5,7 @@ use super::evidence::{Baseline, Expectations, Expected};
 use super::search::Search;
 use super::window::{self, Sample, allocations_per_host, insert, levels};
 use super::{Diagnosis, compare, diagnosis};
-use crate::model::Model;
+use predict::Model;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use store::Measurement;

@@ -18,7 +18,7 @@ use super::effect::{Component, Effects, SlowPart as Slow};
 use super::evidence::Evidence;
 use super::infer::{Candidate, Defect, LISTED_MIN, ln_density};
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
-use crate::rates::{Part, SlowPart};
+use predict::{Part, SlowPart};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

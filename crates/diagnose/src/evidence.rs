@@ -1,9 +1,9 @@
 //! Residuals: each reading against the expectation of its class.
 
-use crate::features::FEATURES_MAX;
-use crate::intra::equivalent;
-use crate::model::{BandwidthModel, BatchEvaluator, Correction, Model, host_weights};
-use crate::shares::HostShare;
+use predict::FEATURES_MAX;
+use predict::HostShare;
+use predict::equivalent;
+use predict::{BandwidthModel, BatchEvaluator, Correction, Model, host_weights};
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 

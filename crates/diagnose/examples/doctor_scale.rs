@@ -1,17 +1,17 @@
 //! What a diagnosis costs at the size of a site.
 //!
-//! `cargo run -p predict --example doctor_scale -- HOSTS READINGS [leaves] [small-jobs] [healthy] [monitor] [examine] [updates]`
+//! `cargo run -p diagnose --example doctor_scale -- HOSTS READINGS [leaves] [small-jobs] [healthy] [monitor] [examine] [updates]`
 //!
 //! Seconds are of processor time.
 
-#[path = "../tests/common/cost.rs"]
+#[path = "../../predict/tests/common/cost.rs"]
 mod cost;
-#[path = "../tests/common/fleet.rs"]
+#[path = "../../predict/tests/common/fleet.rs"]
 mod fleet;
 
 use cost::{cpu_s, peak_mib};
+use diagnose::{Component, Diagnosis, Monitor, examine, suspicions};
 use fleet::Fleet;
-use predict::doctor::{Component, Diagnosis, Monitor, examine, suspicions};
 use predict::{FitOptions, Kind, fit};
 use topology::{Cluster, HostId};
 

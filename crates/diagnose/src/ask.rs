@@ -8,7 +8,7 @@
 use super::effect::{Component, Effects, SlowPart as Slow};
 use super::sets::{EFFECT_SD, INSIDE_MIN, SHARES, Sets, Thing, effects_by_share};
 use super::window::JOB_HOSTS_MAX;
-use crate::model::{BandwidthModel, Model};
+use predict::{BandwidthModel, Model};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

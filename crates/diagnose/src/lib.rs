@@ -20,7 +20,7 @@
 //! and host for multi-host jobs, and at most [`SUBSETS_PER_HOST_MAX`] subsets per host. A fit uses at most
 //! [`FIT_READINGS_MAX`] multi-host allocations.
 //!
-//! Cost (`cargo run -p predict --example doctor_scale`): about ten components x [`FACTORS`] additions per pair, one
+//! Cost (`cargo run -p diagnose --example doctor_scale`): about ten components x [`FACTORS`] additions per pair, one
 //! prediction per distinct allocation, and about twenty estimates of a few microseconds per new shape of an allocation.
 
 mod ask;
@@ -43,12 +43,12 @@ pub use window::{
     ALLOCATIONS_PER_HOST_MIN, JOB_HOSTS_MAX, PAIRS_MAX, REPETITIONS_MAX, SUBSETS_PER_HOST_MAX, allocations_per_host_max,
 };
 
-use crate::fit::{FitError, FitOptions, fit, slow_shared_parts};
-use crate::kind::Kind;
-use crate::model::{BandwidthModel, Correction, Model};
-use crate::rates::{LearnedRates, SlowPart};
 use effect::EffectCache;
 use evidence::{Baseline, Evidence, Expectations, Expected};
+use predict::Kind;
+use predict::{BandwidthModel, Correction, Model};
+use predict::{FitError, FitOptions, fit, slow_shared_parts};
+use predict::{LearnedRates, SlowPart};
 use search::Search;
 use std::collections::HashMap;
 use store::{Measurement, Quality};
@@ -130,7 +130,7 @@ pub fn examine(
     if !shared.is_empty() {
         bound = bound.at_rates(LearnedRates { slow: shared.clone(), ..LearnedRates::default() });
     }
-    let effects = Effects::new(&bound.site.cluster, &bound);
+    let effects = Effects::new(&bound.site().cluster, &bound);
     let (mut search, mut found) = explain(&effects, &bound, &evidence, Baseline::Classes);
     let mut model = bound.clone();
     for _ in 1..ROUNDS {

@@ -1,7 +1,7 @@
 //! How a slow component lowers the bandwidth of an allocation.
 
-use crate::model::{BandwidthModel, Model};
-use crate::rates::RatedCluster;
+use predict::{BandwidthModel, Model};
+use predict::{Part, RatedCluster};
 use rustc_hash::FxBuildHasher;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -215,7 +215,7 @@ impl<'m> Effects<'m> {
     /// Effects in the model's own cluster, at the learned rates, with the cached estimates of an earlier `Effects` of
     /// the same model. O(1) from the second call on.
     pub(super) fn with_cache(model: &'m Model, cache: EffectCache) -> Self {
-        Effects::of_parts(Cow::Borrowed(&model.site.cluster), Cow::Borrowed(model.site.kinds()), model, cache)
+        Effects::of_parts(Cow::Borrowed(&model.site().cluster), Cow::Borrowed(model.site().kinds()), model, cache)
     }
 
     fn of_parts(cluster: Cow<'m, Cluster>, kinds: Cow<'m, [u32]>, model: &'m Model, mut cache: EffectCache) -> Self {
@@ -258,7 +258,7 @@ impl<'m> Effects<'m> {
     pub fn of(&self, component: Component, factor: f64, allocation: &Allocation, size: Bytes) -> f64 {
         let h = component.host();
         let mask = allocation.mask(h);
-        if mask.is_empty() || allocation.gpu_count() < 2 || self.model.predicts_slow(component) {
+        if mask.is_empty() || allocation.gpu_count() < 2 || predicts_slow(self.model, component) {
             return 0.0;
         }
         let nics = self.cluster.type_of(h).nics_touched(mask);
@@ -337,7 +337,7 @@ impl<'m> Effects<'m> {
         let shape = cache.healthy.len() as u32;
         cache.estimates.set(cache.estimates.get() + 1);
         let flat = self.flat.borrow();
-        let v = self.model.fabric.on(&flat).estimate(allocation, self.collective, size).busbw.gb_per_s();
+        let v = self.model.fabric().on(&flat).estimate(allocation, self.collective, size).busbw.gb_per_s();
         cache.healthy.push(v);
         cache.shapes.insert(key, shape);
         shape
@@ -346,7 +346,7 @@ impl<'m> Effects<'m> {
     fn estimate(&self, cluster: &Cluster, allocation: &Allocation, size: Bytes) -> f64 {
         let cache = self.cache.borrow();
         cache.estimates.set(cache.estimates.get() + 1);
-        self.model.fabric.on(cluster).estimate(allocation, self.collective, size).busbw.gb_per_s()
+        self.model.fabric().on(cluster).estimate(allocation, self.collective, size).busbw.gb_per_s()
     }
 
     /// The first host of an allocation on which a slow part has the same effect as on host number `at`, and the
@@ -461,4 +461,15 @@ pub(super) enum Touch {
     Whole,
     /// One host of several has a slow part.
     Part(SlowPart),
+}
+
+/// True if the predictions already include the slowness of `component`: a suspect that the model has learned causes no
+/// further loss.
+fn predicts_slow(model: &Model, component: Component) -> bool {
+    let host = &model.cluster().host(component.host()).name;
+    model.rates().slow.iter().any(|s| match (&s.part, component) {
+        (Part::Nic { host: h, nic }, Component::Nic(_, i)) => h == host && *nic == i,
+        (Part::Host { host: h }, Component::Host(_) | Component::HostNetwork(_)) => h == host,
+        _ => false,
+    })
 }

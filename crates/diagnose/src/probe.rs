@@ -2,7 +2,7 @@
 
 use super::effect::{Component, Effects};
 use super::infer::Defect;
-use crate::model::Model;
+use predict::Model;
 use std::collections::BTreeMap;
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
