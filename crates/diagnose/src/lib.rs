@@ -174,6 +174,9 @@ fn few_readings(
 ) -> Result<Option<(Diagnosis, Model)>, FitError> {
     let is_one = |e: &Evidence| e.allocation.host_count() < 2;
     let several: Vec<usize> = (0..evidence.len()).filter(|i| !is_one(&evidence[*i])).collect();
+    if cluster.hosts.len() < sets::HOSTS_MIN {
+        return Ok(None);
+    }
     if several.is_empty() || several.len() > sets::READINGS_MAX.min(sets::READINGS_PER_HOST_MAX * cluster.hosts.len()) {
         return Ok(None);
     }

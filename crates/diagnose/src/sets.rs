@@ -29,6 +29,8 @@ use topology::{Allocation, Bytes, Cluster, GpuMask};
 pub(super) const READINGS_MAX: usize = 128;
 /// Sets explain the readings as long as there are at most this many per host: beyond, hosts have evidence of their own.
 pub(super) const READINGS_PER_HOST_MAX: usize = 3;
+/// Minimum number of hosts: on fewer, hosts soon have evidence of their own.
+pub(super) const HOSTS_MIN: usize = 8;
 /// Maximum number of pairs of a reading and a group of parts.
 const PAIRS_MAX: usize = 1 << 17;
 /// Number of candidate shares of a part's rate, the highest share, and the step of the logarithm between two.
@@ -37,6 +39,8 @@ const SHARE_MAX: f64 = 0.9;
 const SHARE_STEP: f64 = 0.07;
 /// Shares at which the physics is evaluated, and between which effects are interpolated.
 const KNOTS: [f64; 9] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9];
+/// Log density of a reading far above its expectation.
+const FAST_LN_DENSITY: f64 = -16.0;
 /// Maximum number of slow parts of a set.
 const PARTS_MAX: usize = 24;
 /// Candidate numbers of slow parts that are expected before any reading, and their prior probabilities.
@@ -431,7 +435,7 @@ impl Problem {
         let r = &self.readings[i];
         let offset = s.offsets[r.class];
         let effect = if explained < 0.0 { (explained + s.hidden * (s.top - offset)).min(0.0) } else { 0.0 };
-        ln_density(r.ln_ratio - offset - effect, SDS[s.sd].hypot(EFFECT_SD * effect))
+        ln_density_below(r.ln_ratio - offset - effect, SDS[s.sd].hypot(EFFECT_SD * effect))
     }
 
     fn explain_by(&self, explained: &mut [f64], (g, l): Element, start: u32) {
@@ -684,6 +688,16 @@ impl Problem {
         }
         self.draw_rest(s, weight, rng);
     }
+}
+
+/// Log density of a residual. An interruption makes a reading slow, never fast: otherwise the healthy readings of a site
+/// whose readings are mostly slow would count as outliers.
+fn ln_density_below(r: f64, sd: f64) -> f64 {
+    if r <= 0.0 {
+        return ln_density(r, sd);
+    }
+    let z = r / sd;
+    (-0.5 * z * z - sd.ln() - 0.5 * std::f64::consts::TAU.ln()).max(FAST_LN_DENSITY)
 }
 
 /// Points of a grid, in standard deviations.
