@@ -23,6 +23,8 @@ const ROBUST: f64 = 0.03;
 const ODD: f64 = 12.0;
 /// Minimum number of readings that must gain when a constant moves.
 const SUPPORT: usize = 3;
+/// A move that gains this much beyond its price is made in full, one that gains less in part.
+const SUPPORT_FULL: f64 = 3.0;
 /// First and last step of every constant, in its own coordinate.
 const STEP: (f64, f64) = (0.16, 0.01);
 
@@ -63,6 +65,13 @@ impl Dial {
     /// True for a rate that the cluster file states.
     fn is_told(&self) -> bool {
         matches!(self.at, Place::Nics(_) | Place::Uplinks(_))
+    }
+
+    /// Leaves a share of the value's way from `start`.
+    fn move_part(&self, start: &Tuned, t: &mut Tuned, share: f64) {
+        let from = *self.value(&mut start.clone());
+        let to = self.value(t);
+        *to = if self.ln { from * (*to / from).powf(share) } else { from + share * (*to - from) };
     }
 
     fn value<'t>(&self, t: &'t mut Tuned) -> &'t mut f64 {
@@ -156,13 +165,16 @@ pub(crate) fn calibrate(
     let c = Calibration { cluster, site, groups, physics, start, dials, collective, seen };
     let (from, mut free) = c.wrong_by_factors();
     let mut best = c.descend(from, &free);
-    let stays =
-        |d: &usize| !c.is_supported(&best, &c.dials[*d]) || (free[*d] && c.is_nearly_right(&best, &c.dials[*d]));
-    let unsupported: Vec<usize> = (0..c.dials.len()).filter(stays).collect();
+    // A value that hardly pays moves part of its way: no single reading decides between two far values.
+    let share = |d: usize| match free[d] && c.is_nearly_right(&best, &c.dials[d]) {
+        true => 0.0,
+        false => (c.support(&best, &c.dials[d]) / SUPPORT_FULL).clamp(0.0, 1.0),
+    };
+    let unsupported: Vec<(usize, f64)> = (0..c.dials.len()).map(|d| (d, share(d))).filter(|d| d.1 < 1.0).collect();
     if !unsupported.is_empty() {
-        for d in unsupported {
-            free[d] = false; // back to the start, from which a second descent moves the others
-            *c.dials[d].value(&mut best) = *c.dials[d].value(&mut c.start.clone());
+        for (d, share) in unsupported {
+            free[d] = false; // a second descent moves the others
+            c.dials[d].move_part(&c.start, &mut best, share);
         }
         best = c.descend(best, &free);
     }
@@ -320,20 +332,20 @@ impl Calibration<'_> {
         best
     }
 
-    /// True if a value's move still pays without the readings that gain most: a single bad reading of a rare kind must
-    /// not set the value of that kind.
-    fn is_supported(&self, best: &Tuned, dial: &Dial) -> bool {
+    /// What a value's move gains beyond its price in the prior, without the readings that gain most: a single bad
+    /// reading of a rare kind must not set the value of that kind. Infinite for a value that did not move.
+    fn support(&self, best: &Tuned, dial: &Dial) -> f64 {
         let mut without = best.clone();
         *dial.value(&mut without) = *dial.value(&mut self.start.clone());
         if without == *best {
-            return true;
+            return f64::INFINITY;
         }
         let (before, offset_before) = self.costs(&without);
         let (after, offset_after) = self.costs(best);
         let mut gains: Vec<f64> = before.iter().zip(after).map(|(before, after)| before - after).collect();
         gains.sort_by(|a, b| b.total_cmp(a));
         let offset = if dial.is_told() && gains.len() >= SUPPORT { offset_before - offset_after } else { 0.0 };
-        gains.iter().skip(SUPPORT - 1).sum::<f64>() + offset > self.prior(best, dial)
+        gains.iter().skip(SUPPORT - 1).sum::<f64>() + offset - self.prior(best, dial)
     }
 }
 

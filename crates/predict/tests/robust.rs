@@ -159,8 +159,8 @@ fn one_reading_moves_no_other_prediction_by_more_than_three_deviations() {
         .map(|(s, m)| (s, format!("{} {}", m.0, m.1)))
         .collect();
     eprintln!("{} of {seeds}: {far:#?}", far.len());
-    // Measured: 13 of 400. There the one reading decides which physics explains the others better.
-    assert!(far.len() as u64 * 20 <= seeds, "{} of {seeds}: {far:#?}", far.len());
+    // Measured: 1 of 400, by 3.7 deviations. There the process finds another optimum.
+    assert!(far.len() as u64 * 100 <= seeds, "{} of {seeds}: {far:#?}", far.len());
 }
 
 /// Every split of two to four hosts, as a table.
