@@ -443,7 +443,7 @@ impl Search {
         let mut touched = Vec::new();
         for component in components.filter(|c| before.iter().all(|b| b.component != *c)) {
             self.touched(effects, component, &mut touched);
-            let prior = prior(component, given.components) * self.gpu_prior(component, &touched, given);
+            let prior = prior(component, given.components) * self.prior_factor(component, &touched, given);
             let same = |t: &Vec<Touched>| {
                 t.len() == touched.len() && t.iter().zip(&touched).all(|(a, b)| a.item == b.item && a.key == b.key)
             };
@@ -460,13 +460,16 @@ impl Search {
         out.into()
     }
 
-    /// The factor of a slow GPU's prior. A reading over hosts shows a slow GPU and its slow NIC alike; a slow GPU also
-    /// slows readings of its own host.
-    fn gpu_prior(&self, component: Component, touched: &[Touched], given: &Given) -> f64 {
+    /// The factor of a component's prior. A reading over hosts shows a slow GPU and its slow NIC alike; a slow GPU also
+    /// slows readings of its own host. Without these, the NIC takes over the GPU's prior.
+    fn prior_factor(&self, component: Component, touched: &[Touched], given: &Given) -> f64 {
         let alone =
             |t: &Touched| self.items[t.item as usize].as_ref().is_some_and(|x| x.evidence.allocation.host_count() == 1);
-        let seen = touched.iter().any(|t| alone(t) && given.is_low(t.item));
-        if matches!(component, Component::Gpu(..)) && !seen { GPU_UNSEEN } else { 1.0 }
+        match component {
+            Component::Gpu(..) if !touched.iter().any(|t| alone(t) && given.is_low(t.item)) => GPU_UNSEEN,
+            Component::Nic(..) => 2.0 - GPU_UNSEEN,
+            _ => 1.0,
+        }
     }
 
     /// The row of a reading, computed once, and again in rounds in which it differs.
