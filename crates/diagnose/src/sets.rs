@@ -41,6 +41,9 @@ const SHARE_STEP: f64 = 0.07;
 const KNOTS: [f64; 9] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9];
 /// Log density of a reading far above its expectation.
 const FAST_LN_DENSITY: f64 = -16.0;
+/// Maximum number of different effects over all readings: an even reading has one, an uneven one about one per NIC of a
+/// host. One costs about 2 ms.
+const ROWS_MAX: usize = 400;
 /// Maximum number of slow parts of a set.
 const PARTS_MAX: usize = 24;
 /// Candidate numbers of slow parts that are expected before any reading, and their prior probabilities.
@@ -170,6 +173,12 @@ pub(super) fn ln_share(l: usize) -> f64 {
 
 /// The slow part of an allocation's host, and the index of the host that stands for all with equal effects.
 type RowKey = (usize, Option<Slow>);
+
+/// Kind of a row, host and NIC that stand for it, the types and GPUs of all hosts, and the size.
+type Shape = (u8, usize, u8, Vec<(usize, u32)>, Bytes);
+
+/// The readings that a part touches, each with its row.
+type Column = Vec<(u32, u32)>;
 
 /// Effects of a slow part by share. `None`: the whole job runs at the part's rate.
 pub(super) fn effects_by_share(effects: &Effects, a: &Allocation, size: Bytes, (at, slow): RowKey) -> [f64; SHARES] {
@@ -362,8 +371,9 @@ impl Problem {
                 .then(a.0.ln_busbw.total_cmp(&b.0.ln_busbw))
         });
         let mut classes: Vec<Class> = Vec::new();
-        let mut columns: HashMap<Thing, Vec<(u32, u32)>> = HashMap::new();
-        let mut cache: HashMap<(u8, usize, u8, Vec<(usize, u32)>, Bytes), [f64; SHARES]> = HashMap::new();
+        let mut columns: HashMap<Thing, Column> = HashMap::new();
+        let mut cache: HashMap<Shape, [f64; SHARES]> = HashMap::new();
+        let mut rows_of_all = 0;
         let mut out = Vec::with_capacity(order.len());
         for (i, given) in order.into_iter().enumerate() {
             let (e, Expectation { ln_gb_per_s: expected, even }, known) = readings[given];
@@ -382,6 +392,10 @@ impl Problem {
                 // Whatever part is slow, its share of the rate is the share of the bandwidth.
                 let members = by_effect.into_values().flat_map(|x| x.1).collect();
                 by_effect = BTreeMap::from([((0, 0, 0), ((0, None), members))]);
+            }
+            rows_of_all += by_effect.len();
+            if rows_of_all > ROWS_MAX {
+                return None;
             }
             for ((kind, at, nic), (key, members)) in by_effect {
                 let of = || match even {
@@ -404,7 +418,7 @@ impl Problem {
             let ln_ratio = e.ln_busbw - expected;
             out.push(Reading { given, ln_ratio, class, at_unix_s: e.at_unix_s, known, rows });
         }
-        let mut by_column: BTreeMap<Vec<(u32, u32)>, Vec<(Thing, f64)>> = BTreeMap::new();
+        let mut by_column: BTreeMap<Column, Vec<(Thing, f64)>> = BTreeMap::new();
         let mut total = 0.0;
         for thing in things(cluster) {
             let w = weight(cluster, thing);
