@@ -48,7 +48,7 @@ fn arrows_go_down_only() {
         &["nccl-types", "stats", "linalg", "topology", "wire", "tune", "files", "report"],
         &["linkwise-console", "draw", "import", "fabric", "nccl-model", "nccl-bench", "store", "agreement"],
         &["measure", "predict", "route"],
-        &["place", "autotune", "job"],
+        &["place", "diagnose", "autotune", "job"],
         &["papers"],
         &["engine"],
         &["nccl-plugin"],
