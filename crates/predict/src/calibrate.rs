@@ -24,7 +24,7 @@ const ODD: f64 = 12.0;
 /// Minimum number of readings that must gain when a constant moves.
 const SUPPORT: usize = 3;
 /// A move that gains this much beyond its price is made in full, one that gains less in part.
-const SUPPORT_FULL: f64 = 3.0;
+const SUPPORT_FULL: f64 = 0.7;
 /// First and last step of every constant, in its own coordinate.
 const STEP: (f64, f64) = (0.16, 0.01);
 

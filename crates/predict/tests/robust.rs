@@ -159,7 +159,7 @@ fn one_reading_moves_no_other_prediction_by_more_than_three_deviations() {
         .map(|(s, m)| (s, format!("{} {}", m.0, m.1)))
         .collect();
     eprintln!("{} of {seeds}: {far:#?}", far.len());
-    // Measured: 1 of 400, by 3.7 deviations. There the process finds another optimum.
+    // Measured: 2 of 400.
     assert!(far.len() as u64 * 100 <= seeds, "{} of {seeds}: {far:#?}", far.len());
 }
 
