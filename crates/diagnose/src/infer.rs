@@ -49,6 +49,8 @@ pub(super) const MOMENTS_MAX: usize = 64;
 pub(super) const EFFECT_SD: f64 = 0.07;
 /// Step (in the logarithm) and number of steps to either side when the best factor is refined.
 pub(super) const REFINE: (f64, i32) = (0.03, 9);
+/// Effects below this count as slowing a reading (of the logarithm).
+pub(super) const SLOWED: f64 = -0.02;
 /// Minimum probability of a listed candidate.
 pub(super) const LISTED_MIN: f64 = 1e-3;
 /// A reading more than this many standard deviations below its expectation is an outlier.

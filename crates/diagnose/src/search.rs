@@ -11,8 +11,8 @@
 use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, Touch};
 use super::evidence::{Evidence, Expected, Residual, median};
 use super::infer::{
-    Candidate, Defect, EFFECT_SD, FACTORS, LEVELS, LISTED_MIN, MOMENTS_MAX, REFINE, effect, gain, level_sd, ln_add,
-    ln_density, ln_moments, prior,
+    Candidate, Defect, EFFECT_SD, FACTORS, LEVELS, LISTED_MIN, MOMENTS_MAX, REFINE, SLOWED, effect, gain, level_sd,
+    ln_add, ln_density, ln_moments, prior,
 };
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use std::collections::HashMap;
@@ -33,8 +33,6 @@ const NEGLIGIBLE: f64 = 40.0;
 const LOW_SDS: f64 = 1.5;
 /// Prior probability of a slow GPU that no reading of its own host shows, relative to another component.
 const GPU_UNSEEN: f64 = 0.1;
-/// Effects below this count as slowing a reading (of the logarithm).
-const SLOWED: f64 = -0.02;
 
 /// Maximum size of a residual, in standard deviations, in the estimate of a host's level.
 const LEVEL_SDS: f64 = 3.0;

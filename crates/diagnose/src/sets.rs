@@ -16,7 +16,7 @@
 
 use super::effect::{Component, Effects, SlowPart as Slow};
 use super::evidence::Evidence;
-use super::infer::{Candidate, Defect, LISTED_MIN, ln_density};
+use super::infer::{Candidate, Defect, LISTED_MIN, SLOWED, ln_density};
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use predict::{Part, SlowPart};
 use rand::RngExt;
@@ -83,8 +83,6 @@ const CAUGHT: f64 = 5.0;
 const NEGLIGIBLE: f32 = 18.0;
 /// Parts of two draws are the same defect if their shares differ by at most this (of the logarithm).
 const SAME_SHARE: f64 = 0.2;
-/// Effects below this count as slowing a reading (of the logarithm).
-const SLOWED: f64 = -0.02;
 
 /// A part that may be slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -35,13 +35,8 @@ impl Crossings {
 
     /// The hosts in an order in which hosts below one switch are adjacent on every tier, as positions.
     pub(crate) fn grouped(cluster: &Cluster, hosts: &[(HostId, GpuMask)]) -> Vec<u32> {
-        let tiers = cluster.tiers().len();
         let mut order: Vec<u32> = (0..hosts.len() as u32).collect();
-        let key = |i: &u32| {
-            let mut key = [0; topology::switches::TIERS_MAX];
-            (0..tiers).for_each(|t| key[tiers - 1 - t] = cluster.switch_of(t, hosts[*i as usize].0));
-            key
-        };
+        let key = |i: &u32| cluster.switches_above(hosts[*i as usize].0);
         // Below regular switches the hosts are already in this order.
         if !order.is_sorted_by_key(key) {
             order.sort_by_cached_key(key);

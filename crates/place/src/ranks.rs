@@ -4,7 +4,10 @@
 //!
 //! 1. Hosts below one switch are consecutive: a ring then enters and leaves every switch once. `fabric` assumes this
 //!    order when it counts the bytes over oversubscribed uplinks.
-//! 2. Among these, hosts with the most GPUs come first, as in the measured tables on which predictions are based.
+//! 2. Among these, hosts with the most GPUs come first, as in the measured tables on which predictions are based. If the
+//!    job spans several switches, the hosts with the most GPUs are first and last below each switch, and those with the
+//!    fewest in the middle: flows between switches lose bandwidth on many fabrics, and a host with fewer NICs loads each
+//!    of them more. `fabric::crossing` and the choice of GPUs (`crate::rule`) assume the same.
 //! 3. Hosts of 3, then 4, then 2 GPUs take even positions where possible; their losses at odd positions are 25 to 30 %,
 //!    3 to 15 % and up to 5 %. Reason: a host that gives all of its eight or more GPUs, each next to its own NIC, lets
 //!    NCCL's ring search return crossNic 2. If the hosts then agree on an even number of search channels, NCCL exchanges
@@ -40,10 +43,24 @@ pub fn host_order(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> Vec<(HostId
         let switches: Vec<_> = (0..tiers).rev().map(|tier| weight(tier, h)).collect();
         (switches, std::cmp::Reverse(m.count()), h)
     });
+    let leaf = |p: &(HostId, GpuMask)| if tiers == 0 { 0 } else { cluster.switch_of(0, p.0) };
+    if order.iter().any(|p| leaf(p) != leaf(&order[0])) {
+        order.chunk_by_mut(|a, b| leaf(a) == leaf(b)).for_each(thin_inside);
+    }
     if order.len() > 2 && crosses_nics(cluster, &order) {
         spare_small_hosts(cluster, &mut order);
     }
     order
+}
+
+/// Puts hosts that are sorted by falling count alternately at the front and at the back.
+fn thin_inside(run: &mut [(HostId, GpuMask)]) {
+    if run.first().map(|p| p.1.count()) == run.last().map(|p| p.1.count()) {
+        return;
+    }
+    let sorted = run.to_vec();
+    let (front, back) = (sorted.iter().step_by(2), sorted.iter().skip(1).step_by(2).rev());
+    run.iter_mut().zip(front.chain(back)).for_each(|(to, from)| *to = *from);
 }
 
 /// True if NCCL exchanges channel pairs on odd-numbered hosts.
@@ -66,7 +83,8 @@ fn crosses_nics(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> bool {
     crossing && parts.iter().map(channels).min().is_some_and(|n| n.is_multiple_of(2))
 }
 
-/// Moves sensitive hosts to even positions by swapping them with less sensitive hosts below the same switch.
+/// Moves sensitive hosts to even positions by swapping them with less sensitive hosts below the same switch. Hosts
+/// inside their switch's run stay inside, and hosts at its ends stay at the ends.
 fn spare_small_hosts(cluster: &Cluster, order: &mut [(HostId, GpuMask)]) {
     let loss = |p: &(HostId, GpuMask)| match SENSITIVE_COUNTS.iter().position(|c| *c == p.1.count()) {
         Some(i) => SENSITIVE_COUNTS.len() - i,
@@ -74,6 +92,9 @@ fn spare_small_hosts(cluster: &Cluster, order: &mut [(HostId, GpuMask)]) {
     };
     let leaves = !cluster.tiers().is_empty();
     let together = |a: HostId, b: HostId| !leaves || cluster.switch_of(0, a) == cluster.switch_of(0, b);
+    let n = order.len();
+    let ends: Vec<bool> =
+        (0..n).map(|i| [(i + n - 1) % n, (i + 1) % n].into_iter().any(|j| !together(order[i].0, order[j].0))).collect();
     for size in SENSITIVE_COUNTS {
         for at in (1..order.len()).step_by(2) {
             if order[at].1.count() != size {
@@ -81,7 +102,8 @@ fn spare_small_hosts(cluster: &Cluster, order: &mut [(HostId, GpuMask)]) {
             }
             let here = (order[at].0, loss(&order[at]));
             let even = (0..order.len()).step_by(2);
-            let better = even.filter(|e| together(order[*e].0, here.0) && loss(&order[*e]) < here.1);
+            let same_place = |e: &usize| together(order[*e].0, here.0) && ends[at] == ends[*e];
+            let better = even.filter(|e| same_place(e) && loss(&order[*e]) < here.1);
             if let Some(e) = better.min_by_key(|e| (loss(&order[*e]), e.abs_diff(at))) {
                 order.swap(at, e);
             }

@@ -57,6 +57,33 @@ fn hosts_below_one_switch_stay_together_and_small_hosts_move_only_below_theirs()
 }
 
 #[test]
+fn over_several_switches_the_hosts_with_the_most_gpus_are_first_and_last_below_each() {
+    let mut c = h100(10);
+    c.network.tiers = vec![Tier::regular("leaf", 5, 2.0)];
+    assert_eq!(order(&c, &[8, 7, 8, 7, 8, 7, 8, 8, 8, 6]), [8, 8, 7, 7, 8, 8, 8, 6, 7, 8]);
+    // All below one switch: the order of the tables stays.
+    assert_eq!(order(&c, &[8, 7, 8, 7, 8]), [8, 8, 8, 7, 7]);
+    // Sensitive hosts take even places only inside the run of their switch.
+    let counts = order(&c, &[8, 8, 8, 8, 3, 8, 8, 8, 8, 3]);
+    assert!([0, 4, 5, 9].iter().all(|i| counts[*i] == 8), "{counts:?}");
+}
+
+proptest! {
+    #[test]
+    fn below_each_of_several_switches_no_host_inside_gives_more_than_both_ends(
+        counts in proptest::collection::vec(1usize..=8, 12),
+    ) {
+        let mut c = h100(12);
+        c.network.tiers = vec![Tier::regular("leaf", 4, 2.0)];
+        let parts: Vec<_> = counts.iter().enumerate().map(|(h, n)| (HostId(h as u32), GpuMask::first(*n))).collect();
+        for run in host_order(&c, &parts).chunks(4) {
+            let n = |i: usize| run[i].1.count();
+            prop_assert!(n(0).min(n(3)) >= n(1).min(n(2)), "{:?}", run);
+        }
+    }
+}
+
+#[test]
 fn ranks_go_pod_by_pod_on_each_host_and_by_index_in_each_pod() {
     let hosts = [(HostId(1), GpuMask(0b1111)), (HostId(0), GpuMask(0b11))];
     let pods = [(HostId(0), GpuMask(0b11)), (HostId(1), GpuMask(0b1010)), (HostId(1), GpuMask(0b0101))];

@@ -223,6 +223,14 @@ impl Cluster {
     pub fn switch_of(&self, tier: usize, host: HostId) -> usize {
         self.network.tiers[tier].switches.of(host)
     }
+    /// The switches above a host, of the highest tier first. Hosts sorted by this are adjacent below every switch.
+    /// O(tiers).
+    pub fn switches_above(&self, host: HostId) -> [usize; TIERS_MAX] {
+        let tiers = self.network.tiers.len();
+        let mut above = [0; TIERS_MAX];
+        (0..tiers).for_each(|t| above[tiers - 1 - t] = self.switch_of(t, host));
+        above
+    }
     /// Number of switches of a tier. O(1).
     pub fn switch_count(&self, tier: usize) -> usize {
         self.network.tiers[tier].switches.count(self.hosts.len())

@@ -113,8 +113,7 @@ impl Rule<'_> {
         let mut order: Vec<usize> = (0..counts.len()).collect();
         let key = |i: &usize| {
             let h = self.slots[counts[*i].0 as usize].host;
-            let above: Vec<usize> = (0..cluster.tiers().len()).rev().map(|t| cluster.switch_of(t, h)).collect();
-            (above, h)
+            (cluster.switches_above(h), h)
         };
         order.sort_by_cached_key(key);
         let n = order.len();
