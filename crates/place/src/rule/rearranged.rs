@@ -13,8 +13,8 @@ use topology::Allocation;
 const ROUNDS_MAX: usize = 4;
 /// Number of switches that are tried in place of one, the best by the model's effect of their hosts.
 const SWITCHES_MAX: usize = 6;
-/// Maximum number of hosts of a round's candidates together.
-const HOSTS_MAX: usize = 10_000;
+/// Maximum number of hosts of all candidates together, so that large jobs are decided in time.
+const HOSTS_MAX: usize = 4_000;
 /// Relative gain of a round that counts as improvement.
 const GAIN: f64 = 1e-4;
 
@@ -35,11 +35,16 @@ impl Rule<'_> {
         let mut values = Vec::new();
         self.objective.scores(&Candidates::of(table, std::slice::from_ref(from)), &mut values);
         let (mut best, mut judged, mut found) = (values[0], 1, None);
+        let mut budget = HOSTS_MAX / counts.len();
         for _ in 0..ROUNDS_MAX {
-            let mut next = self.elsewhere(&counts);
-            next.push(counts.clone());
+            let mut next = vec![counts.clone()];
+            next.extend(self.elsewhere(&counts, budget.saturating_sub(1)));
+            next.truncate(budget);
             next.iter_mut().for_each(|c| self.thin_hosts_inside(c));
-            next.truncate(1 + HOSTS_MAX / counts.len());
+            budget -= next.len();
+            if next.is_empty() {
+                break;
+            }
             let mut with: Vec<(Allocation, Counts)> = next.into_iter().map(|c| (self.gpus(&c), c)).collect();
             with.retain(|(a, _)| request.accepts(cluster, a) && Cost::of(cluster, &request.free, a) <= cost);
             let list: Vec<Allocation> = with.iter().map(|w| w.0.clone()).collect();
@@ -58,22 +63,28 @@ impl Rule<'_> {
         (found, judged)
     }
 
-    /// The counts with the hosts below one switch replaced by hosts below another one that the job does not use.
-    fn elsewhere(&self, counts: &Counts) -> Vec<Counts> {
+    /// The counts with the hosts below one switch replaced by hosts below another one that the job does not use; at most
+    /// `most` such changes.
+    fn elsewhere(&self, counts: &Counts, most: usize) -> Vec<Counts> {
         let mut out = Vec::new();
         let every: Vec<u32> = (0..self.slots.len() as u32).collect();
         let used: Vec<u32> = counts.iter().map(|c| c.0).collect();
+        let mut is_used = vec![false; self.slots.len()];
+        used.iter().for_each(|i| is_used[*i as usize] = true);
         for level in 1..=self.objective.cluster.tiers().len() {
             let mine = self.below(&used, level);
             if mine.len() < 2 {
                 break;
             }
-            let free_of_me = |s: &Vec<u32>| !s.iter().any(|i| used.contains(i));
+            let free_of_me = |s: &Vec<u32>| !s.iter().any(|i| is_used[*i as usize]);
             let effect = |s: &Vec<u32>| s.iter().map(|i| self.slots[*i as usize].effect).sum::<f64>() / s.len() as f64;
             let mut others: Vec<(f64, Vec<u32>)> =
                 self.below(&every, level).into_iter().filter(free_of_me).map(|s| (effect(&s), s)).collect();
             others.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
             for group in &mine {
+                if out.len() >= most {
+                    return out;
+                }
                 let moved: Vec<usize> = counts.iter().filter(|c| group.contains(&c.0)).map(|c| c.1).collect();
                 let stay: Counts = counts.iter().filter(|c| !group.contains(&c.0)).copied().collect();
                 let fits = others.iter().filter_map(|(_, s)| self.fitted(s, &moved)).take(SWITCHES_MAX);
