@@ -31,6 +31,9 @@ const SHIFT_MIN_SDS: f64 = 0.02;
 const NEGLIGIBLE: f64 = 40.0;
 /// A component is not slow if none of its readings is this many standard deviations below expectation.
 const LOW_SDS: f64 = 1.5;
+/// Prior probability of a slow component that a single reading of one host shows, relative to another component. A run on
+/// one host takes seconds and is disturbed by whatever else runs there, so such readings have more outliers.
+const LONE: f64 = 0.05;
 /// Prior probability of a slow GPU that no reading of its own host shows, relative to another component.
 const GPU_UNSEEN: f64 = 0.1;
 
@@ -441,7 +444,9 @@ impl Search {
         let mut touched = Vec::new();
         for component in components.filter(|c| before.iter().all(|b| b.component != *c)) {
             self.touched(effects, component, &mut touched);
-            let prior = prior(component, given.components) * self.prior_factor(component, &touched, given);
+            let prior = prior(component, given.components)
+                * self.prior_factor(component, &touched, given)
+                * if self.is_lone(&touched, given) { LONE } else { 1.0 };
             let same = |t: &Vec<Touched>| {
                 t.len() == touched.len() && t.iter().zip(&touched).all(|(a, b)| a.item == b.item && a.key == b.key)
             };
@@ -468,6 +473,13 @@ impl Search {
             Component::Nic(..) => 2.0 - GPU_UNSEEN,
             _ => 1.0,
         }
+    }
+
+    /// True if one reading alone is low, and it is of one host.
+    fn is_lone(&self, touched: &[Touched], given: &Given) -> bool {
+        let mut low = touched.iter().filter(|t| given.is_low(t.item));
+        let first = low.next().and_then(|t| self.items[t.item as usize].as_ref());
+        low.next().is_none() && first.is_some_and(|x| x.evidence.allocation.host_count() == 1)
     }
 
     /// The row of a reading, computed once, and again in rounds in which it differs.

@@ -6,7 +6,6 @@
 
 use predict::{Model, ModelKinds};
 use serde::Deserialize;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use topology::Cluster;
 
@@ -51,32 +50,15 @@ impl ModelFile {
     /// old one. Names that the file does not have are ignored, so a repetition changes nothing.
     ///
     /// # Errors
-    /// The text is not a model file.
+    /// The text is not a model file, or a host would have the name of another one.
     pub fn renamed(text: &str, names: &BTreeMap<String, String>, kinds: &ModelKinds) -> Result<String, String> {
-        ModelFile::read(text, kinds)?;
-        let mut file: Value = serde_json::from_str(text).map_err(|e| format!("it is damaged: {e}"))?;
-        let rename = |name: &mut Value| {
-            if let Some(new) = name.as_str().and_then(|n| names.get(n)) {
-                *name = Value::String(new.clone());
-            }
-        };
-        for cluster in ["cluster", FITTED_ON] {
-            list(&mut file, &[cluster, "hosts"]).iter_mut().for_each(|h| rename(&mut h["name"]));
+        let ModelFile { model, mut fitted_on } = ModelFile::read(text, kinds)?;
+        if let Some(c) = &mut fitted_on {
+            c.rename_hosts(names);
         }
-        // Host numbers of the Gaussian process, with the name of each host first.
-        list(&mut file, &["names", "hosts"]).iter_mut().for_each(|h| rename(&mut h[0]));
-        list(&mut file, &["rates", "slow"]).iter_mut().filter_map(|s| s.get_mut("host")).for_each(rename);
-        let text = file.to_string();
-        ModelFile::read(&text, kinds)?;
-        Ok(text)
+        let model = model.renamed(names);
+        let two = |e| format!("with the new names its cluster would be wrong: {e}");
+        [Some(model.cluster()), fitted_on.as_ref()].into_iter().flatten().try_for_each(|c| c.check()).map_err(two)?;
+        ModelFile::write(&model, fitted_on.as_ref())
     }
-}
-
-/// The list under these fields; empty if there is none.
-fn list<'v>(value: &'v mut Value, fields: &[&str]) -> &'v mut [Value] {
-    let mut at = Some(value);
-    for f in fields {
-        at = at.and_then(|v| v.get_mut(*f));
-    }
-    at.and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
 }

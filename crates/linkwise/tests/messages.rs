@@ -151,6 +151,29 @@ fn a_renamed_host_keeps_its_readings_its_state_and_what_the_model_learned() {
 }
 
 #[test]
+fn readings_taken_under_the_new_name_before_the_rename_stay_beside_the_old_ones() {
+    let folder = workplace();
+    ok(&folder, "cluster init --cluster h100 --state r");
+    renamed_site(&folder, "new.yaml", &["n0", "n1", "rack-2", "n3"]);
+    // The store was forgotten: the campaign measures the points of rack-2 again.
+    let update = "cluster update --cluster new.yaml --state r --rename n2=rack-2";
+    ok(&folder, update);
+    let count = |host: &str| {
+        let list = json(&folder, &format!("readings list --store s.db --cluster new.yaml --host {host} --limit 1000"));
+        list["readings"].as_array().unwrap().len()
+    };
+    ok(&folder, "measure --cluster new.yaml --backend simulated --samples 10 --store s.db");
+    let new = count("rack-2");
+    assert!(new > 10, "{new}");
+    for _ in 0..2 {
+        ok(&folder, &format!("{update} --store s.db"));
+        assert!(count("rack-2") >= 2 * new, "{} of {new}", count("rack-2"));
+    }
+    let twice = joined(&refused(&folder, &format!("{update} --store s.db --store ./s.db"), 2));
+    assert!(twice.contains("--store: ./s.db is given twice"), "{twice}");
+}
+
+#[test]
 fn a_rename_that_cannot_be_is_one_sentence_and_changes_nothing() {
     let folder = workplace();
     ok(&folder, "cluster allocate train n3 --state s");
@@ -170,7 +193,7 @@ fn a_rename_that_cannot_be_is_one_sentence_and_changes_nothing() {
         ("new.yaml", "n1=m2", 2, "still has host `n1`"),
         ("new.yaml", "n[1-2]=m2", 2, "has 2 old names and 1 new ones"),
         ("h100", "n1=n2", 2, "still has host `n1`"),
-        ("h100", "n1=n2 --rename n2=n1", 2, "rename in two steps"),
+        ("h100", "n1=n2 --rename n2=n1", 2, "a swap of two names takes three commands"),
         ("other.yaml", "n2=m2", 2, "a renamed host keeps its hardware"),
         ("less.yaml", "n2=m2", 1, "job `train` holds GPUs of host n3"),
     ] {

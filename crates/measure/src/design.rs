@@ -202,7 +202,8 @@ fn strata(hosts: usize, scale: Scale) -> Vec<usize> {
 
 struct Sampler<'a> {
     cluster: &'a Cluster,
-    idle: &'a Allocation,
+    /// The idle GPUs of hosts that can communicate.
+    idle: Allocation,
     fabric: fabric::Fabric<'a>,
     rng: ChaCha8Rng,
     seed: u64,
@@ -214,7 +215,8 @@ struct Sampler<'a> {
 }
 
 impl<'a> Sampler<'a> {
-    fn new(cluster: &'a Cluster, idle: &'a Allocation, seed: u64, scale: Scale) -> Self {
+    fn new(cluster: &'a Cluster, idle: &Allocation, seed: u64, scale: Scale) -> Self {
+        let idle = rails::networked(cluster, idle);
         let mut below_switches: Vec<Vec<(HostId, GpuMask)>> = Vec::new();
         if scale.by_job_size && !cluster.tiers().is_empty() {
             below_switches.resize(cluster.switch_count(0), Vec::new());
@@ -231,6 +233,11 @@ impl<'a> Sampler<'a> {
         let (fabric, rng) = (fabric::Fabric::new(cluster), ChaCha8Rng::seed_from_u64(seed));
         let align = cluster.network.rails.is_some();
         Sampler { cluster, idle, fabric, rng, seed, scale, align, below_switches }
+    }
+
+    /// The largest number of idle GPUs of a host.
+    fn most_idle(&self) -> usize {
+        self.idle.parts().iter().map(|p| p.1.count()).max().unwrap_or(1)
     }
 
     fn strata(&self) -> Vec<usize> {
@@ -323,7 +330,7 @@ impl<'a> Sampler<'a> {
 
     /// The counts of an allocation on the same rails of every host.
     fn aligned(&mut self, a: Allocation) -> Allocation {
-        rails::aligned(self.cluster, self.idle, &a, &mut self.rng).unwrap_or(a)
+        rails::aligned(self.cluster, &self.idle, &a, &mut self.rng).unwrap_or(a)
     }
 
     /// Usually the GPUs that a scheduler would take: the best subset, by the physics of the host's links, of a random part of the idle GPUs.
@@ -354,9 +361,8 @@ impl<'a> Sampler<'a> {
 /// drawn without replacement with weight `smallest x (smallest / largest)²`, counted in NIC rate if hosts differ. Every
 /// third one is drawn uniformly, so that the model also learns the rest of the space.
 fn stratified(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
-    let (cluster, idle, seed, strata) = (sampler.cluster, sampler.idle, sampler.seed, sampler.strata());
+    let (cluster, seed, strata, most) = (sampler.cluster, sampler.seed, sampler.strata(), sampler.most_idle());
     let by_job_size = sampler.scale.by_job_size;
-    let most = idle.parts().iter().map(|p| p.1.count()).max().unwrap_or(1);
     let mut draws = 0;
     let pool = sampler.take(candidates(n), move |s, taken| {
         let hosts = strata[taken % strata.len()];
@@ -400,8 +406,8 @@ fn extremes(cluster: &Cluster, a: &Allocation) -> (f64, f64) {
 }
 
 fn worst_case(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
-    let (idle, strata) = (sampler.idle, host_counts(sampler.idle.host_count().min(sampler.scale.hosts_per_run)));
-    let most = idle.parts().iter().map(|p| p.1.count()).max().unwrap_or(1);
+    let strata = host_counts(sampler.idle.host_count().min(sampler.scale.hosts_per_run));
+    let most = sampler.most_idle();
     let pool = sampler.take(candidates(n), |s, taken| {
         s.arbitrary(strata[taken % strata.len()], 1 + taken / strata.len() % most.div_ceil(2))
     });

@@ -20,6 +20,16 @@ pub fn communicates(cluster: &Cluster, a: &Allocation) -> bool {
     common != 0 && a.parts().iter().all(|p| has_rate(p.0))
 }
 
+/// The GPUs whose hosts can communicate with others: those of hosts with a NIC that has a rate. All GPUs if the cluster
+/// file names no such NIC at all, for then the network is unknown. O(GPUs x NICs).
+pub fn networked(cluster: &Cluster, idle: &Allocation) -> Allocation {
+    let has_nic = |h: HostId, gpus: GpuMask| {
+        rails_of(cluster.type_of(h).nics_touched(gpus)).any(|n| cluster.nic_rate(h, n).gb_per_s() > 0.0)
+    };
+    let known = cluster.host_ids().any(|h| has_nic(h, cluster.type_of(h).all_gpus()));
+    Allocation::new(idle.parts().iter().copied().filter(|&(h, m)| !known || has_nic(h, m)))
+}
+
 /// True if the rails of each host are among those of every host with as many rails or more. O(parts x GPUs x NICs).
 pub fn is_aligned(cluster: &Cluster, a: &Allocation) -> bool {
     let mut touched: Vec<u32> = a.parts().iter().map(|&(h, m)| cluster.type_of(h).nics_touched(m)).collect();

@@ -366,6 +366,41 @@ fn failed_points_are_counted_and_repeated_by_the_next_run_and_ten_in_a_row_stop_
 }
 
 #[test]
+fn a_reading_that_cannot_be_stored_is_a_failed_point_and_the_campaign_goes_on() {
+    struct Absurd<B>(B);
+    impl<B: Backend> Backend for Absurd<B> {
+        fn source(&self) -> Source {
+            self.0.source()
+        }
+        fn identity(&self) -> String {
+            self.0.identity()
+        }
+        fn provenance(&self) -> String {
+            self.0.provenance()
+        }
+        fn width(&self) -> usize {
+            self.0.width()
+        }
+        fn expected(&self, p: &Point) -> Seconds {
+            self.0.expected(p)
+        }
+        fn measure(&mut self, p: &Point) -> Result<Reading, BackendError> {
+            let mut r = self.0.measure(p)?;
+            if p.allocation.host_count() == 2 {
+                r.time = Some(Seconds(3e7));
+            }
+            Ok(r)
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let mut store = fresh(folder.path(), "s.db", &c);
+    let summary = run(&plan(&c), &mut store, &mut Absurd(simulated(&c, 0.0))).0.unwrap();
+    assert!(summary.failed() >= 1 && summary.readings_taken() > 200, "{summary:?}");
+    assert_eq!(content(&store).len(), summary.readings_taken());
+}
+
+#[test]
 fn an_adaptive_campaign_with_a_model_resumes_to_the_same_points() {
     /// The uncertainty is highest far from the mean of the readings, so that a wrong replay would change the choice.
     #[derive(Default)]

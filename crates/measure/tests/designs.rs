@@ -95,6 +95,24 @@ fn on_separate_rails_every_sample_can_communicate_and_most_are_aligned() {
 }
 
 #[test]
+fn hosts_without_nics_are_not_sampled_together_with_others() {
+    let mut c = cluster("h100");
+    let mut without = c.types[0].clone();
+    without.name = "without-nics".into();
+    without.nics.clear();
+    c.types.push(without);
+    c.hosts[3].host_type = 1;
+    for kind in KINDS {
+        let d = design(&c, &c.usable(), 40, kind, 3);
+        assert_eq!(d.len(), 40, "{}", kind.name());
+        assert!(d.iter().all(|a| a.mask(HostId(3)).is_empty()), "{}", kind.name());
+    }
+    // If no host names NICs, the network is unknown, and every host may be measured.
+    c.hosts.iter_mut().for_each(|h| h.host_type = 1);
+    assert!(design(&c, &c.usable(), 40, DesignKind::Stratified, 3).iter().any(|a| !a.mask(HostId(3)).is_empty()));
+}
+
+#[test]
 fn on_joined_rails_samples_are_mostly_aligned_and_some_are_not() {
     let c = on_rails(32, topology::Rails::Joined);
     for kind in [DesignKind::Stratified, DesignKind::Adaptive, DesignKind::WorstCase] {

@@ -11,7 +11,7 @@ use crate::rates::{LearnedRates, Part, RatedCluster};
 use crate::shares::{Candidates, HostShare, HostShareTable};
 use crate::sizes::{Ladder, nearest_measured};
 use rustc_hash::FxBuildHasher;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use topology::nccl::Version;
 use topology::{Allocation, Bytes, Cluster, Collective, HostId};
 
@@ -159,6 +159,14 @@ impl Model {
         self.names = self.names.on(cluster);
         self.cluster = cluster.clone();
         let rates = std::mem::take(&mut self.rates);
+        self.at_rates(rates)
+    }
+    /// The same model after hosts got new names, by old name: it predicts for the new name what it learned of the old one.
+    /// Names that the model does not have are ignored, so a repetition changes nothing. O(hosts).
+    pub fn renamed(mut self, names: &BTreeMap<String, String>) -> Model {
+        self.cluster.rename_hosts(names);
+        self.names = Names::of(self.names.learned().clone().renamed(names), &self.cluster);
+        let rates = std::mem::take(&mut self.rates).renamed(names);
         self.at_rates(rates)
     }
     /// The cluster at the learned rates.

@@ -62,6 +62,16 @@ impl Learned {
 }
 
 impl Learned {
+    /// These names after hosts got new names, by old name.
+    pub(crate) fn renamed(mut self, names: &BTreeMap<String, String>) -> Learned {
+        for (host, _) in &mut self.hosts {
+            if let Some(new) = names.get(host) {
+                host.clone_from(new);
+            }
+        }
+        self
+    }
+
     /// Checks names read from a file.
     pub(crate) fn check(&self) -> Result<(), String> {
         let most = |n: usize, most: usize, what: &str| match n <= most {

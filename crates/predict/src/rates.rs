@@ -156,6 +156,18 @@ impl LearnedRates {
         LearnedRates { slow: self.slow.iter().filter(|s| keep(&s.part)).cloned().collect(), ..self.clone() }
     }
 
+    /// These rates after hosts got new names, by old name.
+    pub(crate) fn renamed(mut self, names: &BTreeMap<String, String>) -> LearnedRates {
+        for s in &mut self.slow {
+            if let Part::Host { host } | Part::Nic { host, .. } = &mut s.part
+                && let Some(new) = names.get(host)
+            {
+                host.clone_from(new);
+            }
+        }
+        self
+    }
+
     /// Checks rates read from a file.
     pub(crate) fn check(&self) -> Result<(), String> {
         let within = |v: f64, range: (f64, f64)| v.is_finite() && v >= 0.5 * range.0 && v <= 2.0 * range.1;

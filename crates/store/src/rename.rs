@@ -43,7 +43,8 @@ impl Renames {
         }
         if let Some(both) = new_names.iter().find(|n| out.contains_key(*n)) {
             return Err(format!(
-                "`{both}` is an old and a new name; rename in two steps, with a name in between that no host has"
+                "`{both}` is an old and a new name; give its host another name first, one that no host has (a swap of two \
+                 names takes three commands)"
             ));
         }
         Ok(Renames(out))
@@ -106,11 +107,7 @@ impl Renames {
     /// The cluster with the new names.
     pub fn apply(&self, cluster: &Cluster) -> Cluster {
         let mut c = cluster.clone();
-        for h in &mut c.hosts {
-            if let Some(new) = self.0.get(&h.name) {
-                h.name.clone_from(new);
-            }
-        }
+        c.rename_hosts(&self.0);
         c
     }
 }
@@ -149,6 +146,7 @@ pub(crate) fn rename_readings(
     let mut read = tx.prepare("SELECT run_id, allocation, host FROM measurement WHERE id = ?1").map_err(fail)?;
     let mut write =
         tx.prepare("UPDATE measurement SET run_id = ?2, allocation = ?3, host = ?4 WHERE id = ?1").map_err(fail)?;
+    let mut taken = tx.prepare("SELECT 1 FROM measurement WHERE run_id = ?1 AND id <> ?2").map_err(fail)?;
     for id in readings {
         type Row = (Option<String>, String, Option<String>);
         let (run_id, text, host): Row = read.query_row([id], |r| r.try_into()).map_err(fail)?;
@@ -163,6 +161,11 @@ pub(crate) fn rename_readings(
         let run_id = match (run_id, of_old, of_new) {
             (Some(id), Some(old), Some(now)) => Some(renamed_run(&id, &old_names, &old, &new.gpu_list(&now))),
             (id, ..) => id,
+        };
+        // If the point was measured under the new names already, that reading keeps the run id: both stay readings.
+        let run_id = match run_id {
+            Some(run) if taken.exists(params![run, id]).map_err(fail)? => None,
+            run => run,
         };
         write.execute(params![id, run_id, text, host.map(|h| renamed(&h))]).map_err(fail)?;
     }

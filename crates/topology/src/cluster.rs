@@ -5,7 +5,7 @@ use crate::host::HostType;
 use crate::quantity::Bandwidth;
 use crate::switches::{self, Rails, Tier};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The transport between hosts; `fabric` documents the efficiency of each class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
@@ -110,6 +110,14 @@ impl Cluster {
     #[inline]
     pub fn type_of(&self, id: HostId) -> &HostType {
         &self.types[self.host(id).host_type]
+    }
+    /// Gives hosts new names, by old name; other names are ignored. O(hosts).
+    pub fn rename_hosts(&mut self, names: &BTreeMap<String, String>) {
+        for h in &mut self.hosts {
+            if let Some(new) = names.get(&h.name) {
+                h.name.clone_from(new);
+            }
+        }
     }
     /// Every host id.
     pub fn host_ids(&self) -> impl Iterator<Item = HostId> + use<> {

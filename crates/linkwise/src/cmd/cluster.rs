@@ -8,6 +8,7 @@ use console::number;
 use console::{Failure, Format, load_cluster, now_unix_s, wrap};
 use engine::{AllocateRequest, DrainRequest, ReleaseRequest, UndrainRequest};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use store::identity::HostChanges;
 use store::{Renames, State, Store, StoreError};
@@ -182,12 +183,20 @@ fn update(a: &Update) -> Result<(), Failure> {
     let cluster = load_cluster(&a.init.cluster)?;
     let renames = a.rename.iter().map(String::as_str);
     let renames = Renames::parse(renames).map_err(|e| Failure::input(format!("--rename: {e}")))?;
+    twice("--store", &a.store)?;
+    twice("--model", &a.model)?;
     let mut state = State::open(&a.init.common.state).or_failure()?;
     // The models are read before anything changes, and written last: a rename of theirs cannot fail for their content.
     a.model.iter().try_for_each(|m| open::model(m).map(|_| ()))?;
     let network = engine::network_changes(&renames.apply(state.cluster()), &cluster);
     let changes = update_all(&mut state, &cluster, &renames, &a.store)?;
-    a.model.iter().try_for_each(|m| open::rename_in_model(m, &renames))?;
+    for m in &a.model {
+        open::rename_in_model(m, &renames).inspect_err(|_| {
+            console::say(
+                &"note: the state and the stores have the new names; the same command again renames the models",
+            );
+        })?;
+    }
     let renamed = renames.names().len();
     print(
         a.init.common.format,
@@ -209,6 +218,17 @@ fn update(a: &Update) -> Result<(), Failure> {
                 "network_changes": network})
         },
     );
+    Ok(())
+}
+
+/// Refuses a file that is given twice.
+fn twice(flag: &str, files: &[PathBuf]) -> Result<(), Failure> {
+    let mut seen = HashSet::new();
+    for f in files {
+        if !seen.insert(f.canonicalize().unwrap_or_else(|_| f.clone())) {
+            return Err(Failure::input(format!("{flag}: {} is given twice", f.display())));
+        }
+    }
     Ok(())
 }
 

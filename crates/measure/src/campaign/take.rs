@@ -31,8 +31,15 @@ impl Campaign<'_> {
         for (p, result) in batch.iter().zip(results) {
             match result {
                 Ok(reading) => {
-                    self.count_reading(stage, p, &reading);
-                    records.push(self.record(p, reading));
+                    let took = reading.took.0;
+                    let record = self.record(p, reading);
+                    match record.measurement.check() {
+                        Ok(()) => {
+                            self.count_reading(stage, p, took);
+                            records.push(record);
+                        }
+                        Err(why) => fatal = self.count_failure(stage, p, &why).or(fatal),
+                    }
                 }
                 Err(BackendError::Point(why)) => fatal = self.count_failure(stage, p, &why).or(fatal),
                 Err(BackendError::Fatal(why)) => fatal = Some(why),
@@ -46,13 +53,13 @@ impl Campaign<'_> {
         fatal.map_or(Ok(()), |why| Err(Stop::Error(CampaignError::Backend(why))))
     }
 
-    fn count_reading(&mut self, stage: Stage, p: &Point, reading: &Reading) {
+    fn count_reading(&mut self, stage: Stage, p: &Point, took_s: f64) {
         self.failures_in_row = 0;
         let s = &mut self.summary.stages[stage as usize];
         s.readings_taken += 1;
         s.points += usize::from(p.repetition == 0);
-        s.run_seconds += reading.took.0;
-        s.gpu_minutes += reading.took.0 * p.allocation.gpu_count() as f64 / 60.0;
+        s.run_seconds += took_s;
+        s.gpu_minutes += took_s * p.allocation.gpu_count() as f64 / 60.0;
     }
 
     /// Reports the failure of a point. Returns a reason to stop after too many failures in a row.
