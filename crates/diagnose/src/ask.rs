@@ -13,7 +13,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::collections::{HashMap, HashSet};
-use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
+use topology::{Allocation, Bytes, Cluster, GpuMask, HostId, rails};
 
 /// From this probability of a component on, no reading is proposed to confirm it.
 pub(super) const SURE: f64 = 0.9;
@@ -34,36 +34,10 @@ const BINS: usize = BELOW + ABOVE;
 /// Number of hosts from which the effects of a slow part hardly change.
 const MANY_HOSTS: usize = 12;
 
-/// The hosts of the most frequent type among those whose GPUs are all free, and by NIC of the type a GPU that uses it.
-fn alike(cluster: &Cluster, free: &Allocation) -> (Vec<HostId>, Vec<(u8, u8)>) {
-    let mut by_type: HashMap<usize, Vec<HostId>> = HashMap::new();
-    for &(h, mask) in free.parts() {
-        if mask == cluster.type_of(h).all_gpus() {
-            by_type.entry(cluster.host(h).host_type).or_default().push(h);
-        }
-    }
-    let most = by_type.into_iter().max_by_key(|(t, hosts)| (hosts.len(), std::cmp::Reverse(*t)));
-    let Some((t, hosts)) = most else { return (Vec::new(), Vec::new()) };
-    let ty = &cluster.types[t];
-    let gpu_of = |i: usize| {
-        let near = |g: &usize| ty.nearest_nics(*g).trailing_zeros() as usize == i;
-        (0..ty.gpu_count()).find(near).map(|g| (i as u8, g as u8))
-    };
-    let rails = (0..ty.nics.len().min(32)).filter_map(gpu_of).collect();
-    (hosts, rails)
-}
-
 /// A first sweep of a site: every rail over all free hosts of the most frequent type, one GPU on each, in jobs of at
 /// most [`JOB_HOSTS_MAX`] hosts. Each reading shows the slowest NIC of its rail.
 pub fn rail_sweep(cluster: &Cluster, free: &Allocation) -> Vec<Allocation> {
-    let (hosts, rails) = alike(cluster, free);
-    if hosts.len() < 2 {
-        return Vec::new();
-    }
-    let jobs = hosts.len().div_ceil(JOB_HOSTS_MAX);
-    let job = |j: usize| &hosts[j * hosts.len() / jobs..(j + 1) * hosts.len() / jobs];
-    let one = |(_, g): &(u8, u8), j: usize| Allocation::new(job(j).iter().map(|h| (*h, GpuMask(1 << g))));
-    rails.iter().flat_map(|rail| (0..jobs).map(move |j| one(rail, j))).collect()
+    rails::sweep(cluster, free, JOB_HOSTS_MAX)
 }
 
 /// A trial: by host whether it takes part, and the NICs.
@@ -115,7 +89,7 @@ pub(super) fn most_informative(
     read: &HashSet<Allocation>,
 ) -> Option<Allocation> {
     let cluster = model.cluster();
-    let (hosts, rails) = alike(cluster, free);
+    let (hosts, rails) = rails::alike(cluster, free);
     if hosts.len() < 2 || rails.is_empty() || sets.draws.is_empty() {
         return None;
     }

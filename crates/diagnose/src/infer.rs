@@ -5,8 +5,8 @@ use super::evidence::Evidence;
 
 /// Candidate shares of its rate for a slow component.
 pub const FACTORS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88];
-/// Share of outliers among the readings; an outlier may have any value.
-const OUTLIER_SHARE: f64 = 0.01;
+/// Candidate shares of outliers among the readings; an outlier may have any value.
+pub(super) const OUTLIER_SHARES: [f64; 4] = [0.01, 0.03, 0.06, 0.12];
 /// Density of an outlier, per unit of the logarithm: between a twentieth and three times the expected value.
 const OUTLIER_DENSITY: f64 = 0.25;
 /// Maximum prior probability that a given component is slow.
@@ -15,7 +15,7 @@ const PRIOR: f64 = 2e-3;
 const LINK: f64 = 0.05;
 /// Maximum expected number of slow components in a cluster, before any reading. The sum of many small suspicions must
 /// not become a defect: a site has twenty thousand components.
-const EXPECTED_MAX: f64 = 0.4;
+const EXPECTED_MAX: f64 = 0.2;
 /// Minimum standard deviation of a host's own level (of the logarithm).
 const LEVEL_SD_MIN: f64 = 0.01;
 /// Minimum number of hosts for comparing levels.
@@ -88,11 +88,11 @@ pub(super) fn ln_add(a: f64, b: f64) -> f64 {
     if lo == f64::NEG_INFINITY { hi } else { hi + (lo - hi).exp().ln_1p() }
 }
 
-/// Log density of a residual whose expectation is 0.
-pub(super) fn ln_density(r: f64, sd: f64) -> f64 {
+/// Log density of a residual whose expectation is 0, if this share of the readings are outliers.
+pub(super) fn ln_density(r: f64, sd: f64, outliers: f64) -> f64 {
     let z = r / sd;
-    let normal = (1.0 - OUTLIER_SHARE).ln() - 0.5 * z * z - sd.ln() - 0.5 * std::f64::consts::TAU.ln();
-    ln_add(normal, (OUTLIER_SHARE * OUTLIER_DENSITY).ln())
+    let normal = (1.0 - outliers).ln() - 0.5 * z * z - sd.ln() - 0.5 * std::f64::consts::TAU.ln();
+    ln_add(normal, (outliers * OUTLIER_DENSITY).ln())
 }
 
 /// Log prior of every moment. Half of the probability is for "always slow". Of the rest, half is equal for all moments,
@@ -117,12 +117,12 @@ pub(super) fn ln_moments(times: &[f64], starts: &[usize], newest_unix_s: f64) ->
 
 /// Log-likelihood gain of an effect on a reading over no effect, if the reading's class moves by `shift`. `left` is the
 /// residual that the defects found so far leave, `sd` is its standard deviation, and `ln_density_of_left` is their log
-/// density.
-pub(super) fn gain(left: f64, sd: f64, ln_density_of_left: f64, effect: f64, shift: f64) -> f64 {
+/// density. `outliers`: the share of outliers.
+pub(super) fn gain(left: f64, sd: f64, ln_density_of_left: f64, effect: f64, shift: f64, outliers: f64) -> f64 {
     if effect == 0.0 && shift == 0.0 {
         return 0.0;
     }
-    ln_density(left - effect - shift, sd.hypot(EFFECT_SD * effect)) - ln_density_of_left
+    ln_density(left - effect - shift, sd.hypot(EFFECT_SD * effect), outliers) - ln_density_of_left
 }
 
 /// The effect of a candidate on a reading; 0 for readings before its start.

@@ -4,7 +4,7 @@
 //! hosts of its type, a multi-host allocation with a model's prediction. Hypotheses explain the residual `r = ln(got /
 //! expected)`: *no defect*, or *component c has had the share f of its rate since time t*. The physics gives the effect
 //! of a hypothesis on an allocation ([`effect`]): a slow NIC halves the jobs that touch it and no others. Residuals are
-//! normal except for 1 % outliers ([`infer`]), so that one bad reading does not convict a component. Posterior
+//! normal except for outliers, whose share the readings show ([`infer`]): bad readings do not convict a component. Posterior
 //! probabilities over all (c, f, t) rank the findings and the alternatives. The search finds defects one after the
 //! other, each given those before it ([`search`]).
 //!
@@ -62,7 +62,7 @@ pub const FIT_READINGS_MAX: usize = 256;
 /// Number of fits of [`examine`]. Readings that the findings of one round touch are left out of the next fit.
 const ROUNDS: usize = 3;
 /// Minimum probability of a named defect.
-pub const PROBABILITY_MIN: f64 = 0.3;
+pub const PROBABILITY_MIN: f64 = 0.5;
 
 /// The defects of a cluster, with the evidence.
 #[derive(Clone, Debug, Default)]

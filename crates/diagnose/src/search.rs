@@ -11,8 +11,8 @@
 use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, Touch};
 use super::evidence::{Evidence, Expected, Residual, median};
 use super::infer::{
-    Candidate, Defect, EFFECT_SD, FACTORS, LEVELS, LISTED_MIN, MOMENTS_MAX, REFINE, SLOWED, effect, gain, level_sd,
-    ln_add, ln_density, ln_moments, prior,
+    Candidate, Defect, EFFECT_SD, FACTORS, LEVELS, LISTED_MIN, MOMENTS_MAX, OUTLIER_SHARES, REFINE, SLOWED, effect,
+    gain, level_sd, ln_add, ln_density, ln_moments, prior,
 };
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use std::collections::HashMap;
@@ -37,6 +37,12 @@ const LONE: f64 = 0.05;
 /// Prior probability of a slow GPU that no reading of its own host shows, relative to another component.
 const GPU_UNSEEN: f64 = 0.1;
 
+/// Readings this many standard deviations below expectation show the share of outliers, and this is the share of outliers
+/// that lies so low, at least.
+const OUTLIER_SEEN_SDS: f64 = 4.0;
+const OUTLIERS_SEEN: f64 = 0.7;
+/// A host stands out with this many low readings, if they are half of its readings.
+const LOW_OF_HOST_MIN: usize = 3;
 /// Maximum size of a residual, in standard deviations, in the estimate of a host's level.
 const LEVEL_SDS: f64 = 3.0;
 
@@ -92,6 +98,14 @@ impl Item {
     fn left(&self) -> f64 {
         self.residual.map_or(0.0, |r| r.ln_ratio)
     }
+    /// True if it is far below what is expected of it.
+    fn is_low(&self) -> bool {
+        self.left() < -OUTLIER_SEEN_SDS * self.sd()
+    }
+    /// 0 for a reading of one host, 1 for one of several.
+    fn kind(&self) -> usize {
+        usize::from(self.evidence.allocation.host_count() > 1)
+    }
     fn sd(&self) -> f64 {
         self.residual.map_or(1.0, |r| r.sd)
     }
@@ -137,6 +151,8 @@ struct Given {
     /// Number of components of the cluster, and the standard deviation of healthy hosts' levels.
     components: usize,
     level_sd: f64,
+    /// Share of outliers among readings of one host, and of several.
+    outliers: [f64; 2],
     /// Rows that differ from those of the first round, by item.
     rows: HashMap<u32, Rows>,
 }
@@ -154,6 +170,8 @@ pub(super) struct Search {
     rounds: Vec<Round>,
     /// Standard deviation of hosts' levels in the last diagnosis, see [`level_sd`].
     level_sd: f64,
+    /// Shares of outliers in the last diagnosis; 0 before the first one.
+    outliers: [f64; 2],
     /// Number of computed effects of a component on a reading.
     pub(super) evaluations: u64,
 }
@@ -228,6 +246,11 @@ impl Search {
 
     /// Finds defects as long as a further one is probable.
     pub(super) fn explain(&mut self, effects: &Effects) -> Vec<Defect> {
+        let outliers = [0, 1].map(|kind| self.outlier_share(kind));
+        if outliers != std::mem::replace(&mut self.outliers, outliers) {
+            self.rounds.clear();
+            self.items.iter_mut().flatten().for_each(|x| x.rows.clear());
+        }
         let newest = self
             .items()
             .filter(|x| x.1.residual.is_some())
@@ -248,6 +271,7 @@ impl Search {
         let mut given = Given {
             components: cluster.host_ids().map(of_host).sum(),
             level_sd,
+            outliers,
             explained: vec![0.0; n],
             shift: vec![0.0; n],
             left: self.items.iter().map(|x| x.as_ref().map_or(0.0, Item::left)).collect(),
@@ -259,7 +283,10 @@ impl Search {
             newest_unix_s: newest,
             rows: HashMap::new(),
         };
-        (0..n).for_each(|i| given.ln_density[i] = ln_density(given.left[i], given.sd[i]));
+        for (i, item) in self.items.iter().enumerate() {
+            let kind = item.as_ref().map_or(0, Item::kind);
+            given.ln_density[i] = ln_density(given.left[i], given.sd[i], outliers[kind]);
+        }
         let mut defects: Vec<Defect> = Vec::new();
         let mut before: Vec<Candidate> = Vec::new();
         while defects.len() < DEFECTS_MAX {
@@ -281,6 +308,29 @@ impl Search {
         }
         self.rounds.truncate(before.len() + 1);
         defects
+    }
+
+    /// The share of outliers among the readings of a kind: of low ones that no host stands out by. On a restless site two
+    /// outliers often have a host in common, which is then no defect. O(readings x hosts).
+    fn outlier_share(&self, kind: usize) -> f64 {
+        let [usual, ..] = OUTLIER_SHARES;
+        let judged = |x: &Item| x.kind() == kind && x.residual.is_some();
+        let stands_out = |list: &Vec<(u32, u32)>| {
+            let of_kind = list.iter().filter_map(|i| self.items[i.0 as usize].as_ref()).filter(|x| judged(x));
+            let (all, low) = of_kind.fold((0, 0), |(n, low), x| (n + 1, low + usize::from(x.is_low())));
+            low >= LOW_OF_HOST_MIN && 2 * low >= all
+        };
+        let stands_out: Vec<bool> = self.by_host.iter().map(stands_out).collect();
+        let (mut all, mut low) = (0u32, 0u32);
+        for (_, x) in self.items().filter(|x| judged(x.1)) {
+            all += 1;
+            let parts = x.evidence.allocation.parts();
+            low += u32::from(x.is_low() && !parts.iter().any(|p| stands_out[p.0.index()]));
+        }
+        let reached = |s: &f64| {
+            f64::from(low) > OUTLIERS_SEEN * s * f64::from(all) && f64::from(low) > usual * f64::from(all) + 1.0
+        };
+        OUTLIER_SHARES.into_iter().rfind(reached).unwrap_or(usual)
     }
 
     /// The standard deviation of hosts' levels over all multi-host readings.
@@ -306,7 +356,7 @@ impl Search {
         given.shift[at] += shift;
         given.left[at] = item.left() - given.explained[at] - given.shift[at];
         given.sd[at] = item.sd().hypot(EFFECT_SD * given.explained[at]);
-        given.ln_density[at] = ln_density(given.left[at], given.sd[at]);
+        given.ln_density[at] = ln_density(given.left[at], given.sd[at], given.outliers[item.kind()]);
         given.rows.remove(&i);
         item.evidence.allocation.parts().iter().for_each(|p| given.changed[p.0.index()] = true);
     }
@@ -485,11 +535,12 @@ impl Search {
     /// The row of a reading, computed once, and again in rounds in which it differs.
     fn row(&mut self, effects: &Effects, t: Touched, given: &mut Given) -> Arc<Row> {
         let at = t.item as usize;
-        let (left, sd, ln_density) = (given.left[at], given.sd[at], given.ln_density[at]);
+        let (left, sd, ln_density, outliers) = (given.left[at], given.sd[at], given.ln_density[at], given.outliers);
         let first = given.explained[at] == 0.0 && given.shift[at] == 0.0;
         let Some(item) = &mut self.items[at] else {
             return Arc::new(Row { effects: [0.0; N], gains: [0.0; N] });
         };
+        let outliers = outliers[item.kind()];
         let rows = if first { &mut item.rows } else { given.rows.entry(t.item).or_default() };
         if let Some(r) = rows.iter().find(|r| r.0 == t.key) {
             return Arc::clone(&r.1);
@@ -501,7 +552,7 @@ impl Search {
             Touch::Whole => factor.ln(),
             Touch::Part(part) => effects.across(&item.prepared, part, factor, &e.allocation, t.at as usize, e.size),
         });
-        let row = Arc::new(Row { effects, gains: effects.map(|e| gain(left, sd, ln_density, e, 0.0)) });
+        let row = Arc::new(Row { effects, gains: effects.map(|e| gain(left, sd, ln_density, e, 0.0, outliers)) });
         rows.push((t.key, Arc::clone(&row)));
         row
     }
@@ -520,7 +571,7 @@ impl Search {
                 if counts {
                     let at = i as usize;
                     let off = given.left[at] - z * given.level_sd;
-                    *sum += ln_density(off, given.sd[at]) - given.ln_density[at];
+                    *sum += ln_density(off, given.sd[at], given.outliers[1]) - given.ln_density[at];
                 }
                 out[rank] = f64::max(out[rank], *sum - 0.5 * z * z);
             }
@@ -615,7 +666,7 @@ impl Search {
                 let gain = if x.start == 0 {
                     self.gain_with_classes(&each, given)
                 } else {
-                    each.iter().map(|&(i, e)| given.gain(i, e, 0.0)).sum()
+                    each.iter().map(|&(i, e)| given.gain(i, self.kind(i), e, 0.0)).sum()
                 };
                 (factor, gain)
             })
@@ -631,6 +682,10 @@ impl Search {
         }
     }
 
+    fn kind(&self, i: u32) -> usize {
+        self.items[i as usize].as_ref().map_or(0, Item::kind)
+    }
+
     /// The gain of effects (by item), including the shifts of all classes that they move.
     fn gain_with_classes(&self, touched: &[(u32, f64)], given: &mut Given) -> f64 {
         let class = |i: u32| self.items[i as usize].as_ref().and_then(|x| x.residual?.class);
@@ -638,8 +693,11 @@ impl Search {
         touched.iter().filter(|t| t.1 != 0.0).filter_map(|t| class(t.0)).for_each(|c| moved[c] += 1);
         let shifts = |c: usize| moved[c] as f64 >= CLASS_SHARE_MIN * given.classes[c].len() as f64;
         let stays = |i: u32| class(i).is_none_or(|c| !shifts(c));
-        let mut gain: f64 =
-            touched.iter().filter(|t| t.1 != 0.0 && stays(t.0)).map(|&(i, e)| given.gain(i, e, 0.0)).sum();
+        let mut gain: f64 = touched
+            .iter()
+            .filter(|t| t.1 != 0.0 && stays(t.0))
+            .map(|&(i, e)| given.gain(i, self.kind(i), e, 0.0))
+            .sum();
         let shifting: Vec<usize> = (0..moved.len()).filter(|c| moved[*c] > 0 && shifts(*c)).collect();
         if shifting.is_empty() {
             return gain;
@@ -649,7 +707,8 @@ impl Search {
             let members = &given.classes[c];
             let left = |i: &u32| given.left[*i as usize] - given.effects[*i as usize];
             let shift = median(&mut members.iter().map(left).collect::<Vec<_>>());
-            gain += members.iter().map(|i| given.gain(*i, given.effects[*i as usize], shift)).sum::<f64>();
+            gain +=
+                members.iter().map(|i| given.gain(*i, self.kind(*i), given.effects[*i as usize], shift)).sum::<f64>();
         }
         touched.iter().for_each(|t| given.effects[t.0 as usize] = 0.0);
         gain
@@ -661,8 +720,9 @@ impl Given {
         self.left[i as usize] < -LOW_SDS * self.sd[i as usize]
     }
 
-    fn gain(&self, i: u32, effect: f64, shift: f64) -> f64 {
-        gain(self.left[i as usize], self.sd[i as usize], self.ln_density[i as usize], effect, shift)
+    fn gain(&self, i: u32, kind: usize, effect: f64, shift: f64) -> f64 {
+        let outliers = self.outliers[kind];
+        gain(self.left[i as usize], self.sd[i as usize], self.ln_density[i as usize], effect, shift, outliers)
     }
 }
 

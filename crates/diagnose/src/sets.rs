@@ -16,7 +16,7 @@
 
 use super::effect::{Component, Effects, SlowPart as Slow};
 use super::evidence::Evidence;
-use super::infer::{Candidate, Defect, LISTED_MIN, SLOWED, ln_density};
+use super::infer::{Candidate, Defect, LISTED_MIN, OUTLIER_SHARES, SLOWED, ln_density};
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use predict::{Part, SlowPart};
 use rand::RngExt;
@@ -61,6 +61,9 @@ const OFFSET_SD: f64 = 0.12;
 const ALIKE_SD: f64 = 0.07;
 const ALIKE_LN: f64 = 2.0;
 const CLASS_SD: f64 = 0.01;
+/// Candidate shares of the latency in the physics that even readings show, and their prior probabilities: the physics of
+/// latency is rough, and large messages have none.
+const LATENCY: [(f64, f64); 2] = [(0.0, 0.97), (1.0, 0.03)];
 /// Candidate shares of the offset between classes that a slow part hides: 0 if a slow part lowers every class by the
 /// same factor, 1 if the slow part alone decides the bandwidth.
 const HIDDEN: [f64; 3] = [0.0, 0.5, 1.0];
@@ -68,8 +71,10 @@ const HIDDEN: [f64; 3] = [0.0, 0.5, 1.0];
 /// hides ([`HIDDEN`]) is known otherwise, so this is less than in [`super::infer`].
 pub(super) const EFFECT_SD: f64 = 0.035;
 /// Candidate standard deviations of ordinary readings, and their prior probabilities.
-const SDS: [f64; 6] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1];
-const SD_PRIOR: [f64; 6] = [0.2, 0.4, 0.28, 0.1, 0.018, 0.002];
+const SDS: [f64; 7] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.14];
+const SD_PRIOR: [f64; 7] = [0.2, 0.4, 0.28, 0.1, 0.017, 0.002, 0.001];
+/// Prior probabilities of [`OUTLIER_SHARES`].
+const OUTLIERS_PRIOR: [f64; 4] = [0.97, 0.02, 0.008, 0.002];
 /// Index in [`SDS`] at the start.
 const SD_START: usize = 3;
 /// Chains, and sweeps of each: first those with rising weight of the readings, then others until the draws are kept.
@@ -122,6 +127,8 @@ struct Reading {
     /// Its number among the given readings.
     given: usize,
     ln_ratio: f64,
+    /// See [`Expectation::latency`].
+    latency: f64,
     class: usize,
     at_unix_s: f64,
     /// Effect of defects that are known otherwise.
@@ -160,7 +167,11 @@ struct State {
     /// The highest offset, and the share of the distance from it that a slow part hides, see [`HIDDEN`].
     top: f64,
     hidden: f64,
+    /// The share of the predicted latency that readings show, one of [`LATENCY`].
+    latency: f64,
     sd: usize,
+    /// Index in [`OUTLIER_SHARES`].
+    outliers: usize,
     expected: f64,
 }
 
@@ -266,6 +277,8 @@ fn things(cluster: &Cluster) -> Vec<Thing> {
 pub(super) struct Expectation {
     /// Logarithm of the bandwidth, GB/s.
     pub ln_gb_per_s: f64,
+    /// What the physics predicts less than the rate, 0 or below (of the logarithm): mostly latency.
+    pub latency: f64,
     /// True for the rate of the NICs of one host, where all hosts have equally many GPUs with a NIC each and the links
     /// inside hosts are much faster. Its shortfall changes little with the numbers of hosts and GPUs. Else the physics.
     pub even: bool,
@@ -288,9 +301,9 @@ impl Expectation {
                 .all(|p| p.1.count() == gpus && cluster.type_of(p.0).nics_touched(p.1).count_ones() as usize == gpus);
         let rate = a.parts().iter().map(rate).fold(f64::INFINITY, f64::min);
         if even && rate > 0.0 && (gpus == 1 || inside_gb_per_s >= INSIDE_MIN * rate) {
-            Expectation { ln_gb_per_s: rate.ln(), even }
+            Expectation { ln_gb_per_s: rate.ln(), latency: (ln_physics - rate.ln()).min(0.0), even }
         } else {
-            Expectation { ln_gb_per_s: ln_physics, even: false }
+            Expectation { ln_gb_per_s: ln_physics, latency: 0.0, even: false }
         }
     }
 }
@@ -374,7 +387,7 @@ impl Problem {
         let mut rows_of_all = 0;
         let mut out = Vec::with_capacity(order.len());
         for (i, given) in order.into_iter().enumerate() {
-            let (e, Expectation { ln_gb_per_s: expected, even }, known) = readings[given];
+            let (e, Expectation { ln_gb_per_s: expected, latency, even }, known) = readings[given];
             let parts = e.allocation.parts();
             let class = Class::of(cluster, e, even);
             let found = classes.iter().position(|c| *c == class);
@@ -414,7 +427,7 @@ impl Problem {
                 rows.push(Row { effects, groups: Vec::new() });
             }
             let ln_ratio = e.ln_busbw - expected;
-            out.push(Reading { given, ln_ratio, class, at_unix_s: e.at_unix_s, known, rows });
+            out.push(Reading { given, ln_ratio, latency, class, at_unix_s: e.at_unix_s, known, rows });
         }
         let mut by_column: BTreeMap<Column, Vec<(Thing, f64)>> = BTreeMap::new();
         let mut total = 0.0;
@@ -445,9 +458,9 @@ impl Problem {
 
     fn ln_density(&self, s: &State, i: usize, explained: f64) -> f64 {
         let r = &self.readings[i];
-        let offset = s.offsets[r.class];
+        let offset = s.offsets[r.class] + s.latency * r.latency;
         let effect = if explained < 0.0 { (explained + s.hidden * (s.top - offset)).min(0.0) } else { 0.0 };
-        ln_density_below(r.ln_ratio - offset - effect, SDS[s.sd].hypot(EFFECT_SD * effect))
+        ln_density_below(r.ln_ratio - offset - effect, SDS[s.sd].hypot(EFFECT_SD * effect), OUTLIER_SHARES[s.outliers])
     }
 
     fn explain_by(&self, explained: &mut [f64], (g, l): Element, start: u32) {
@@ -468,7 +481,7 @@ impl Problem {
             (odds * self.groups[g as usize].prior * self.share_prior[l as usize]).max(f64::MIN_POSITIVE).ln()
         };
         let parts: f64 = s.slots.iter().filter_map(|x| x.0).map(part).sum();
-        readings + parts + SD_PRIOR[s.sd].ln()
+        readings + parts + SD_PRIOR[s.sd].ln() + OUTLIERS_PRIOR[s.outliers].ln()
     }
 
     /// What the parts of a state explain of every reading, without the part of one slot.
@@ -485,17 +498,23 @@ impl Problem {
     }
 
     fn start(&self) -> State {
-        let mut ratios: Vec<f64> = self.readings.iter().map(|r| r.ln_ratio).collect();
-        ratios.sort_by(f64::total_cmp);
         // Most readings may be slow; the fast ones show the offset.
-        let offset = ratios[(ratios.len() - 1) * 9 / 10];
-        let offset = offset.clamp(OFFSET_MEAN - 3.0 * OFFSET_SD, OFFSET_MEAN + 3.0 * OFFSET_SD);
+        let fast = |latency: f64| {
+            let ratios: Vec<f64> = self.readings.iter().map(|r| r.ln_ratio - latency * r.latency).collect();
+            stats::sorted(&ratios)[(ratios.len() - 1) * 9 / 10]
+        };
+        let off = |l: &f64| (fast(*l) - OFFSET_MEAN).abs();
+        let latency =
+            LATENCY.map(|l| l.0).into_iter().reduce(|a, b| if off(&b) < off(&a) { b } else { a }).unwrap_or(0.0);
+        let offset = fast(latency).clamp(OFFSET_MEAN - 3.0 * OFFSET_SD, OFFSET_MEAN + 3.0 * OFFSET_SD);
         State {
             slots: vec![(None, 0); PARTS_MAX],
             offsets: vec![offset; self.precision.len()],
             top: offset,
             hidden: HIDDEN[1],
+            latency,
             sd: SD_START,
+            outliers: 0,
             expected: 1.0,
         }
     }
@@ -664,6 +683,14 @@ impl Problem {
             })
             .collect();
         s.hidden = pick(&ln, rng).map_or(HIDDEN[1], |i| HIDDEN[i]);
+        let ln: Vec<f64> = LATENCY
+            .into_iter()
+            .map(|(latency, prior)| {
+                s.latency = latency;
+                prior.ln() + likelihood(s, &all)
+            })
+            .collect();
+        s.latency = pick(&ln, rng).map_or(0.0, |i| LATENCY[i].0);
         // The scatter.
         let ln: Vec<f64> = (0..SDS.len())
             .map(|k| {
@@ -673,6 +700,15 @@ impl Problem {
             })
             .collect();
         s.sd = pick(&ln, rng).unwrap_or(SD_START);
+        let ln: Vec<f64> = OUTLIERS_PRIOR
+            .iter()
+            .enumerate()
+            .map(|(k, prior)| {
+                s.outliers = k;
+                prior.ln() + likelihood(s, &all)
+            })
+            .collect();
+        s.outliers = pick(&ln, rng).unwrap_or(0);
         // The expected number of slow parts: each slot has one with probability odds / (1 + odds).
         let have = s.slots.iter().filter(|x| x.0.is_some()).count() as f64;
         let ln: Vec<f64> = EXPECTED
@@ -704,9 +740,9 @@ impl Problem {
 
 /// Log density of a residual. An interruption makes a reading slow, never fast: otherwise the healthy readings of a site
 /// whose readings are mostly slow would count as outliers.
-fn ln_density_below(r: f64, sd: f64) -> f64 {
+fn ln_density_below(r: f64, sd: f64, outliers: f64) -> f64 {
     if r <= 0.0 {
-        return ln_density(r, sd);
+        return ln_density(r, sd, outliers);
     }
     let z = r / sd;
     (-0.5 * z * z - sd.ln() - 0.5 * std::f64::consts::TAU.ln()).max(FAST_LN_DENSITY)
@@ -801,7 +837,10 @@ impl Problem {
             (0..self.precision.len()).map(|c| draws.iter().map(|s| s.offsets[c]).sum::<f64>() / n).collect();
         let mut out = Sets { draws: drawn, sd, ..Sets::default() };
         out.residuals = vec![0.0; self.readings.len()];
-        self.readings.iter().for_each(|r| out.residuals[r.given] = r.ln_ratio - mean[r.class]);
+        let latency = draws.iter().map(|s| s.latency).sum::<f64>() / n;
+        for r in &self.readings {
+            out.residuals[r.given] = r.ln_ratio - mean[r.class] - latency * r.latency;
+        }
         // The most frequent part of all draws, with the parts that replace it in the others.
         while out.defects.len() < DEFECTS_MAX {
             let mut counts: BTreeMap<u32, (usize, f64)> = BTreeMap::new();

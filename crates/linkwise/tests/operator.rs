@@ -298,3 +298,47 @@ fn the_doctor_ends_with_1_on_a_defect_only_where_a_script_asks_for_it() {
         assert_eq!(o.status.code(), Some(code), "{file}: {}{}", text(&o.stdout), text(&o.stderr));
     }
 }
+
+#[test]
+fn on_a_healthy_restless_site_the_doctor_names_nothing_and_rarely_suspects() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let d = dir.path();
+    let cluster = ["--cluster", "128xhgx-h100"];
+    let (mut named, mut suspected) = (0, 0);
+    for seed in ["1", "2", "4", "7", "11", "14"] {
+        let store = format!("{seed}.db");
+        // Readings scatter by 10 %, and one in twenty is 30 to 70 % of the truth.
+        let site = ["--backend", "simulated", "--noise", "10", "--outliers", "5", "--seed", seed, "--store", &store];
+        ok(d, &[&["measure"], &cluster[..], &site[..]].concat());
+        let answer = json(d, &["doctor", cluster[0], cluster[1], "--store", &store, "--format", "json"]);
+        let defects = answer["defects"].as_array().expect("a list");
+        named += defects.iter().filter(|x| x["named"] == true).count();
+        suspected += defects.len();
+    }
+    assert_eq!(named, 0);
+    assert!(
+        suspected <= 6,
+        "{suspected} suspicions on six healthy sites; ten were usual with a fixed share of outliers"
+    );
+}
+
+#[test]
+fn a_rail_sweep_and_the_readings_that_the_doctor_asks_for_find_a_slow_nic() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let d = dir.path();
+    ok(
+        d,
+        &["measure", "--cluster", "32xhgx-h100", "--backend", "simulated", "--design", "rail-sweep", "--store", "s.db"],
+    );
+    let answer = json(d, &["doctor", "--cluster", "32xhgx-h100", "--store", "s.db", "--format", "json"]);
+    assert_eq!(answer["defects"], serde_json::json!([]), "healthy");
+    let rail_3: String = (0..32).map(|h| format!("n{h}:3 ")).collect();
+    let rail_3 = rail_3.trim();
+    let observe = ["observe", "--store", "s.db", "--cluster", "32xhgx-h100", "--job", "j", "--simulated", "--gpus"];
+    ok(d, &[&observe[..], &[rail_3, "--busbw", "22"]].concat());
+    let half: String = (0..16).map(|h| format!("n{h}:3 ")).collect();
+    ok(d, &[&observe[..], &[half.trim(), "--busbw", "22"]].concat());
+    let answer = json(d, &["doctor", "--cluster", "32xhgx-h100", "--store", "s.db", "--format", "json"]);
+    let asked = answer["measure_next"].to_string();
+    assert!(asked.contains("n1") || asked.contains("n0"), "the next reading is among the suspects: {answer}");
+}

@@ -50,6 +50,8 @@ pub enum DesignKind {
     WorstCase,
     /// Allocations with the most uncertain prediction; without a model, farthest-point over [`features`].
     Adaptive,
+    /// Every rail over all hosts, one GPU on each: a few readings that tell `linkwise doctor` where to look.
+    RailSweep,
 }
 
 impl DesignKind {
@@ -60,6 +62,7 @@ impl DesignKind {
             DesignKind::Stratified => "stratified",
             DesignKind::WorstCase => "worst-case",
             DesignKind::Adaptive => "adaptive",
+            DesignKind::RailSweep => "rail-sweep",
         }
     }
 }
@@ -96,6 +99,11 @@ pub fn design_at(
         DesignKind::Stratified => stratified(sampler, n),
         DesignKind::WorstCase => worst_case(sampler, n),
         DesignKind::Adaptive => farthest_point(sampler, n),
+        DesignKind::RailSweep => {
+            let mut sweep = topology::rails::sweep(cluster, idle, scale.hosts_per_sweep);
+            sweep.truncate(n);
+            sweep
+        }
     }
 }
 

@@ -11,6 +11,8 @@ use topology::{Allocation, Cluster};
 pub const SMALL_SITE_HOSTS: usize = 16;
 /// Maximum number of hosts of one run on a larger site. Placement extrapolates to more hosts.
 pub const HOSTS_PER_RUN: usize = 16;
+/// Maximum number of hosts of one run of a rail sweep: the diagnosis compares no larger runs.
+pub const HOSTS_PER_SWEEP: usize = 128;
 /// Number of spot checks of one message size on a larger site, over all hosts. Every host gets at least one.
 const SPOT_CHECKS_OF_SITE: usize = 128;
 /// Maximum number of deviating hosts with a full table on a larger site. Other deviating hosts get [`SPOT_CHECKS`] checks
@@ -22,6 +24,8 @@ const TABLES_OF_DEVIATING_MAX: usize = 2;
 pub struct Scale {
     /// Maximum number of hosts of one run.
     pub hosts_per_run: usize,
+    /// Maximum number of hosts of one run of a rail sweep, which takes one GPU of each.
+    pub hosts_per_sweep: usize,
     /// Number of spot checks of each host for each message size.
     pub spot_checks: usize,
     /// Maximum number of deviating hosts with a full table.
@@ -35,6 +39,7 @@ impl Scale {
     /// Runs over any number of hosts, drawn uniformly, and all checks.
     pub const SMALL: Scale = Scale {
         hosts_per_run: usize::MAX,
+        hosts_per_sweep: HOSTS_PER_SWEEP,
         spot_checks: SPOT_CHECKS,
         tables_of_deviating: usize::MAX,
         by_job_size: false,
@@ -45,11 +50,13 @@ impl Scale {
     pub fn of_site(cluster: &Cluster, idle: &Allocation, hosts_per_run: Option<usize>) -> Scale {
         let hosts = idle.host_count();
         let switches = cluster.tiers().first().map_or(1, |_| cluster.switches_spanned(0, idle));
+        let hosts_per_sweep = hosts_per_run.unwrap_or(HOSTS_PER_SWEEP).min(HOSTS_PER_SWEEP);
         if hosts <= SMALL_SITE_HOSTS && switches <= 1 {
-            return Scale { hosts_per_run: hosts_per_run.unwrap_or(usize::MAX), ..Scale::SMALL };
+            return Scale { hosts_per_run: hosts_per_run.unwrap_or(usize::MAX), hosts_per_sweep, ..Scale::SMALL };
         }
         Scale {
             hosts_per_run: hosts_per_run.unwrap_or(HOSTS_PER_RUN),
+            hosts_per_sweep,
             spot_checks: (SPOT_CHECKS_OF_SITE / hosts.max(1)).clamp(1, SPOT_CHECKS),
             tables_of_deviating: if hosts <= SMALL_SITE_HOSTS { usize::MAX } else { TABLES_OF_DEVIATING_MAX },
             by_job_size: true,

@@ -113,6 +113,17 @@ fn hosts_without_nics_are_not_sampled_together_with_others() {
 }
 
 #[test]
+fn a_rail_sweep_takes_one_gpu_of_every_host_for_each_rail() {
+    let c = on_rails(300, topology::Rails::Joined);
+    let scale = measure::Scale::of_site(&c, &c.usable(), None);
+    let d = measure::design::design_at(&c, &c.usable(), 100, DesignKind::RailSweep, 1, scale);
+    assert_eq!(d.len(), 8 * 3, "8 rails in runs of 100 hosts");
+    assert!(d.iter().all(|a| a.host_count() == 100 && a.gpu_count() == 100 && measure::rails::is_aligned(&c, a)));
+    let covered: HashSet<_> = d.iter().flat_map(Allocation::gpus).collect();
+    assert_eq!(covered.len(), 300 * 8);
+}
+
+#[test]
 fn on_joined_rails_samples_are_mostly_aligned_and_some_are_not() {
     let c = on_rails(32, topology::Rails::Joined);
     for kind in [DesignKind::Stratified, DesignKind::Adaptive, DesignKind::WorstCase] {

@@ -13,6 +13,7 @@ pub mod list;
 pub mod names;
 pub mod nccl;
 pub mod quantity;
+pub mod rails;
 pub mod read;
 pub mod switches;
 

@@ -11,10 +11,10 @@ use topology::{Cluster, Collective};
 /// Arguments of `linkwise doctor`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  linkwise doctor --store S.db --cluster site.yaml\n  linkwise doctor --store S.db --state site.state --format json\n\n\
+    after_help = "Examples:\n  linkwise measure --backend nccl-tests --cluster site.yaml --store S.db --design rail-sweep\n  linkwise doctor --store S.db --cluster site.yaml\n  linkwise doctor --store S.db --state site.state --format json\n\n\
     Every reading is compared with readings of comparable GPUs, and a difference is explained by a defect where one is probable: a slow \
-    NIC slows the jobs that use it and no others. Probabilities are over all components, shares of rate and moments; one defect in a \
-    thousand components is expected beforehand. The exit code is 0 whether or not a defect is found; --exit-code makes it 1 if a defect is \
+    NIC slows the jobs that use it and no others. Probabilities are over all components, shares of rate and moments; at most one \
+    defect in five hundred components, and one on five sites, is expected beforehand. The share of outliers is that which the readings show. The exit code is 0 whether or not a defect is found; --exit-code makes it 1 if a defect is \
     named (DEFECT: probability of one component 50 % or more) or a shared part is slow (SLOW). A SUSPICION leaves it 0."
 )]
 pub struct Args {

@@ -189,6 +189,8 @@ pub enum DesignArg {
     WorstCase,
     /// Where the model is uncertain
     Adaptive,
+    /// Each rail over all hosts, for `linkwise doctor`
+    RailSweep,
 }
 
 impl DesignArg {
@@ -199,6 +201,7 @@ impl DesignArg {
             DesignArg::Stratified => DesignKind::Stratified,
             DesignArg::WorstCase => DesignKind::WorstCase,
             DesignArg::Adaptive => DesignKind::Adaptive,
+            DesignArg::RailSweep => DesignKind::RailSweep,
         }
     }
 }
