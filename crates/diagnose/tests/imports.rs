@@ -2,5 +2,5 @@
 
 #[test]
 fn diagnose_imports_only_what_its_border_allows() {
-    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["fabric", "predict", "stats", "store", "topology"]);
+    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["fabric", "linalg", "predict", "stats", "store", "topology"]);
 }

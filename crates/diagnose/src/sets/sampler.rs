@@ -1,0 +1,368 @@
+//! The Gibbs sampler: one step draws one part of a set again, or one of the other unknowns, given all others.
+
+use super::SHARES;
+use super::classes::{OFFSET_MEAN, OFFSET_SD};
+use super::problem::Problem;
+use crate::infer::{OUTLIER_SHARES, ln_density};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+/// Log density of a reading far above its expectation.
+const FAST_LN_DENSITY: f64 = -16.0;
+/// Maximum number of slow parts of a set.
+const PARTS_MAX: usize = 24;
+/// Candidate numbers of slow parts that are expected before any reading, and their prior probabilities.
+const EXPECTED: [(f64, f64); 4] = [(0.1, 0.5), (0.5, 0.3), (2.0, 0.12), (6.0, 0.08)];
+/// Candidate shares of the latency in the physics that even readings show, and their prior probabilities: the physics of
+/// latency is rough, and large messages have none.
+const LATENCY: [(f64, f64); 2] = [(0.0, 0.97), (1.0, 0.03)];
+/// Candidate shares of the offset between classes that a slow part hides: 0 if a slow part lowers every class by the
+/// same factor, 1 if the slow part alone decides the bandwidth.
+const HIDDEN: [f64; 3] = [0.0, 0.5, 1.0];
+/// Standard deviation of an effect's logarithm around the physics, as a share of the effect. The share that a slow part
+/// hides ([`HIDDEN`]) is known otherwise, so this is less than in [`super::infer`].
+pub(crate) const EFFECT_SD: f64 = 0.035;
+/// Candidate standard deviations of ordinary readings, and their prior probabilities.
+pub(super) const SDS: [f64; 7] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.14];
+const SD_PRIOR: [f64; 7] = [0.2, 0.4, 0.28, 0.1, 0.017, 0.002, 0.001];
+/// Prior probabilities of [`OUTLIER_SHARES`].
+const OUTLIERS_PRIOR: [f64; 4] = [0.97, 0.02, 0.008, 0.002];
+/// Index in [`SDS`] at the start.
+const SD_START: usize = 3;
+/// Weights below the largest by this factor (of the logarithm) count as 0.
+const NEGLIGIBLE: f32 = 18.0;
+
+/// A slow part of a set: group, index of its share, and the first reading that it slows.
+pub(super) type Element = (u32, u32);
+
+#[derive(Clone)]
+pub(super) struct State {
+    /// By slot: the part, if there is one, and the moment.
+    pub slots: Vec<(Option<Element>, u32)>,
+    pub offsets: Vec<f64>,
+    /// The highest offset, and the share of the distance from it that a slow part hides, see [`HIDDEN`].
+    pub top: f64,
+    pub hidden: f64,
+    /// The share of the predicted latency that readings show, one of [`LATENCY`].
+    pub latency: f64,
+    pub sd: usize,
+    /// Index in [`OUTLIER_SHARES`].
+    pub outliers: usize,
+    pub expected: f64,
+}
+
+impl Problem {
+    fn ln_density(&self, s: &State, i: usize, explained: f64) -> f64 {
+        let r = &self.readings[i];
+        let offset = s.offsets[r.class] + s.latency * r.latency;
+        let effect = if explained < 0.0 { (explained + s.hidden * (s.top - offset)).min(0.0) } else { 0.0 };
+        ln_density_below(r.ln_ratio - offset - effect, SDS[s.sd].hypot(EFFECT_SD * effect), OUTLIER_SHARES[s.outliers])
+    }
+
+    fn explain_by(&self, explained: &mut [f64], (g, l): Element, start: u32) {
+        for &(i, row) in &self.groups[g as usize].touched {
+            if i >= start {
+                let e = &mut explained[i as usize];
+                *e = e.min(self.readings[i as usize].rows[row as usize].effects[l as usize]);
+            }
+        }
+    }
+
+    /// Logarithm of the probability of the readings and the set, but for a constant.
+    pub(super) fn ln_joint(&self, s: &State) -> f64 {
+        let explained = self.explained(s, None);
+        let readings: f64 = (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum();
+        let odds = s.expected / PARTS_MAX as f64;
+        let part = |(g, l): Element| {
+            (odds * self.groups[g as usize].prior * self.share_prior[l as usize]).max(f64::MIN_POSITIVE).ln()
+        };
+        let parts: f64 = s.slots.iter().filter_map(|x| x.0).map(part).sum();
+        readings + parts + SD_PRIOR[s.sd].ln() + OUTLIERS_PRIOR[s.outliers].ln()
+    }
+
+    /// What the parts of a state explain of every reading, without the part of one slot.
+    fn explained(&self, s: &State, without: Option<usize>) -> Vec<f64> {
+        let mut explained: Vec<f64> = self.readings.iter().map(|r| r.known).collect();
+        for (k, (element, start)) in s.slots.iter().enumerate() {
+            if let Some(element) = element
+                && Some(k) != without
+            {
+                self.explain_by(&mut explained, *element, *start);
+            }
+        }
+        explained
+    }
+
+    pub(super) fn start(&self) -> State {
+        // Most readings may be slow; the fast ones show the offset.
+        let fast = |latency: f64| {
+            let ratios: Vec<f64> = self.readings.iter().map(|r| r.ln_ratio - latency * r.latency).collect();
+            stats::sorted(&ratios)[(ratios.len() - 1) * 9 / 10]
+        };
+        let off = |l: &f64| (fast(*l) - OFFSET_MEAN).abs();
+        let latency =
+            LATENCY.map(|l| l.0).into_iter().reduce(|a, b| if off(&b) < off(&a) { b } else { a }).unwrap_or(0.0);
+        let offset = fast(latency).clamp(OFFSET_MEAN - 3.0 * OFFSET_SD, OFFSET_MEAN + 3.0 * OFFSET_SD);
+        State {
+            slots: vec![(None, 0); PARTS_MAX],
+            offsets: vec![offset; self.precision.len()],
+            top: offset,
+            hidden: HIDDEN[1],
+            latency,
+            sd: SD_START,
+            outliers: 0,
+            expected: 1.0,
+        }
+    }
+
+    /// Draws the moment of an empty slot from its prior: as often "always" as one of the readings.
+    fn any_start(&self, rng: &mut ChaCha8Rng) -> u32 {
+        if self.starts.len() < 2 || rng.random::<bool>() {
+            return 0;
+        }
+        self.starts[rng.random_range(1..self.starts.len())]
+    }
+
+    /// Draws the part of one slot given all others. `weight` is that of the readings against the prior, 0 to 1. Returns
+    /// the probability of the slot being empty.
+    fn draw_slot(&self, s: &mut State, k: usize, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) -> f64 {
+        let start = s.slots[k].1;
+        let explained = self.explained(s, Some(k));
+        let n = self.readings.len();
+        work.base.clear();
+        work.base.extend((0..n).map(|i| self.ln_density(s, i, explained[i])));
+        work.scores.resize(self.groups.len() * SHARES, 0.0);
+        // Expected number of parts in this slot, if there is no reading.
+        let odds = s.expected / PARTS_MAX as f64;
+        let mut most = 0f32;
+        work.live.clear();
+        let mut unseen = 0.0;
+        for l in 0..SHARES {
+            let scores = &mut work.scores[l * self.groups.len()..(l + 1) * self.groups.len()];
+            scores.fill(0.0);
+            let mut any = false;
+            for (i, r) in self.readings.iter().enumerate().skip(start as usize) {
+                for row in &r.rows {
+                    let e = row.effects[l];
+                    if e >= explained[i] {
+                        continue;
+                    }
+                    any = true;
+                    let gain = (weight * (self.ln_density(s, i, e) - work.base[i])) as f32;
+                    row.groups.iter().for_each(|g| scores[*g as usize] += gain);
+                }
+            }
+            if any {
+                work.live.push(l);
+                most = scores.iter().copied().fold(most, f32::max);
+            } else {
+                unseen += self.share_prior[l];
+            }
+        }
+        // Weights relative to the largest.
+        let scale = f64::from(-most).exp();
+        let (empty, hidden) = (scale, scale * odds * unseen);
+        let mut sum = 0.0;
+        work.weights.clear();
+        for &l in &work.live {
+            let p = odds * self.share_prior[l];
+            let scores = &work.scores[l * self.groups.len()..(l + 1) * self.groups.len()];
+            for (g, score) in scores.iter().enumerate() {
+                let below = score - most;
+                if below > -NEGLIGIBLE {
+                    let w = p * self.groups[g].prior * f64::from(below).exp();
+                    sum += w;
+                    work.weights.push((sum, (g as u32, l as u32)));
+                }
+            }
+        }
+        let all = empty + hidden + sum;
+        let at = rng.random::<f64>() * all;
+        s.slots[k].0 = if at < empty {
+            None
+        } else if at < empty + hidden {
+            Some(self.hidden(&work.live, rng))
+        } else {
+            let at = at - empty - hidden;
+            let found = work.weights.partition_point(|w| w.0 < at).min(work.weights.len().saturating_sub(1));
+            work.weights.get(found).map(|w| w.1)
+        };
+        empty / all
+    }
+
+    /// A part whose share is too high to show, drawn from the prior.
+    fn hidden(&self, live: &[usize], rng: &mut ChaCha8Rng) -> Element {
+        let of = |l: usize| if live.contains(&l) { 0.0 } else { self.share_prior[l] };
+        let at = rng.random::<f64>() * (0..SHARES).map(of).sum::<f64>();
+        let l = reached((0..SHARES).map(of), at).unwrap_or(0);
+        let g = reached(self.groups.iter().map(|g| g.prior), rng.random()).unwrap_or(0);
+        (g as u32, l as u32)
+    }
+
+    /// Draws everything but the parts.
+    fn draw_rest(&self, s: &mut State, weight: f64, rng: &mut ChaCha8Rng) {
+        let explained = self.explained(s, None);
+        let pick = |ln: &[f64], rng: &mut ChaCha8Rng| {
+            let most = ln.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let at = rng.random::<f64>() * ln.iter().map(|l| (l - most).exp()).sum::<f64>();
+            let mut sum = 0.0;
+            ln.iter().position(|l| {
+                sum += (l - most).exp();
+                sum >= at
+            })
+        };
+        // Moments of the parts.
+        if self.starts.len() > 1 {
+            for k in 0..s.slots.len() {
+                let Some(element) = s.slots[k].0 else {
+                    s.slots[k].1 = self.any_start(rng);
+                    continue;
+                };
+                let others = self.explained(s, Some(k));
+                let mut gains = vec![0.0; self.readings.len() + 1];
+                for &(i, row) in &self.groups[element.0 as usize].touched {
+                    let at = i as usize;
+                    let e = self.readings[at].rows[row as usize].effects[element.1 as usize].min(others[at]);
+                    gains[at] = weight * (self.ln_density(s, at, e) - self.ln_density(s, at, others[at]));
+                }
+                for i in (0..self.readings.len()).rev() {
+                    gains[i] += gains[i + 1];
+                }
+                let each = (1.0 / (self.starts.len() - 1) as f64).ln();
+                let ln: Vec<f64> =
+                    self.starts.iter().map(|i| gains[*i as usize] + if *i == 0 { 0.0 } else { each }).collect();
+                s.slots[k].1 = pick(&ln, rng).map_or(0, |i| self.starts[i]);
+            }
+        }
+        // Offsets: a grid around their mean given the other classes.
+        let all: Vec<usize> = (0..self.readings.len()).collect();
+        let likelihood = |s: &State, which: &[usize]| -> f64 {
+            weight * which.iter().map(|i| self.ln_density(s, *i, explained[*i])).sum::<f64>()
+        };
+        for c in 0..s.offsets.len() {
+            let q = &self.precision[c];
+            let others = (0..q.len()).filter(|d| *d != c).map(|d| q[d] * (s.offsets[d] - OFFSET_MEAN)).sum::<f64>();
+            let (mean, sd) = (OFFSET_MEAN - others / q[c], q[c].sqrt().recip());
+            let own: Vec<usize> = all.iter().copied().filter(|i| self.readings[*i].class == c).collect();
+            let ln: Vec<f64> = grid()
+                .map(|z| {
+                    s.offsets[c] = mean + z * sd;
+                    likelihood(s, &own) - 0.5 * z * z
+                })
+                .collect();
+            s.offsets[c] = pick(&ln, rng).and_then(|i| grid().nth(i)).map_or(mean, |z| mean + z * sd);
+        }
+        // All offsets together.
+        let before = s.offsets.clone();
+        let sums: Vec<f64> = self.precision.iter().map(|q| q.iter().sum()).collect();
+        let (square, cross): (f64, f64) =
+            sums.iter().zip(&before).fold((0.0, 0.0), |(a, b), (q, o)| (a + q, b + q * (o - OFFSET_MEAN)));
+        let moved = |s: &mut State, d: f64| {
+            s.offsets.iter_mut().zip(&before).for_each(|(o, b)| *o = b + d);
+            s.top = s.offsets.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        };
+        let step = |z: f64| 0.04 * z;
+        let ln: Vec<f64> = grid()
+            .map(|z| {
+                let d = step(z);
+                moved(s, d);
+                likelihood(s, &all) - 0.5 * d * d * square - d * cross
+            })
+            .collect();
+        let d = pick(&ln, rng).and_then(|i| grid().nth(i)).map_or(0.0, step);
+        moved(s, d);
+        let ln: Vec<f64> = HIDDEN
+            .into_iter()
+            .map(|h| {
+                s.hidden = h;
+                likelihood(s, &all)
+            })
+            .collect();
+        s.hidden = pick(&ln, rng).map_or(HIDDEN[1], |i| HIDDEN[i]);
+        let ln: Vec<f64> = LATENCY
+            .into_iter()
+            .map(|(latency, prior)| {
+                s.latency = latency;
+                prior.ln() + likelihood(s, &all)
+            })
+            .collect();
+        s.latency = pick(&ln, rng).map_or(0.0, |i| LATENCY[i].0);
+        // The scatter.
+        let ln: Vec<f64> = (0..SDS.len())
+            .map(|k| {
+                s.sd = k;
+                SD_PRIOR[k].ln()
+                    + weight * (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum::<f64>()
+            })
+            .collect();
+        s.sd = pick(&ln, rng).unwrap_or(SD_START);
+        let ln: Vec<f64> = OUTLIERS_PRIOR
+            .iter()
+            .enumerate()
+            .map(|(k, prior)| {
+                s.outliers = k;
+                prior.ln() + likelihood(s, &all)
+            })
+            .collect();
+        s.outliers = pick(&ln, rng).unwrap_or(0);
+        // The expected number of slow parts: each slot has one with probability odds / (1 + odds).
+        let have = s.slots.iter().filter(|x| x.0.is_some()).count() as f64;
+        let ln: Vec<f64> = EXPECTED
+            .iter()
+            .map(|(m, p)| {
+                let odds = m / PARTS_MAX as f64;
+                p.ln() + have * odds.ln() - PARTS_MAX as f64 * odds.ln_1p()
+            })
+            .collect();
+        s.expected = pick(&ln, rng).map_or(1.0, |i| EXPECTED[i].0);
+    }
+
+    /// One sweep: all parts of the set, and empty slots until one of them gets a part.
+    pub(super) fn sweep(&self, s: &mut State, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
+        for k in 0..s.slots.len() {
+            if s.slots[k].0.is_some() {
+                self.draw_slot(s, k, weight, work, rng);
+            }
+        }
+        // Empty slots without a moment have the same probability of staying empty, so one evaluation serves all.
+        let mut empty: Vec<usize> = (0..s.slots.len()).filter(|k| s.slots[*k].0.is_none()).collect();
+        for _ in 0..2 {
+            let Some(k) = empty.pop() else { break };
+            self.draw_slot(s, k, weight, work, rng);
+        }
+        self.draw_rest(s, weight, rng);
+    }
+}
+
+/// Log density of a residual. An interruption makes a reading slow, never fast: otherwise the healthy readings of a site
+/// whose readings are mostly slow would count as outliers.
+fn ln_density_below(r: f64, sd: f64, outliers: f64) -> f64 {
+    if r <= 0.0 {
+        return ln_density(r, sd, outliers);
+    }
+    let z = r / sd;
+    (-0.5 * z * z - sd.ln() - 0.5 * std::f64::consts::TAU.ln()).max(FAST_LN_DENSITY)
+}
+
+/// Points of a grid, in standard deviations.
+fn grid() -> impl Iterator<Item = f64> {
+    (-8..=8).map(|k| 0.35 * f64::from(k))
+}
+
+/// The first index at which the running sum reaches `at`.
+fn reached(mut weights: impl Iterator<Item = f64>, at: f64) -> Option<usize> {
+    let mut sum = 0.0;
+    weights.position(|w| {
+        sum += w;
+        sum >= at
+    })
+}
+
+/// Buffers of a step.
+#[derive(Default)]
+pub(super) struct Work {
+    base: Vec<f64>,
+    scores: Vec<f32>,
+    live: Vec<usize>,
+    weights: Vec<(f64, Element)>,
+}
