@@ -8,7 +8,7 @@ use crate::search;
 use crate::table::CostTable;
 use crate::templates::{HostGraphs, Signature, VisibleDevices, find_recorded};
 use crate::tree::double_tree;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use topology::nccl::{Channel, DecisionSource, Graph, GraphKind, NcclDecision, Version};
 use topology::{Cluster, Collective, GpuMask, HOSTS_MAX, HostId, ListReader, NetworkClass};
@@ -107,7 +107,7 @@ pub struct Communicator {
 #[derive(Clone, Debug, Default)]
 pub struct HostCache {
     release: Option<Version>,
-    hosts: HashMap<(usize, GpuMask, bool), KnownHost>,
+    hosts: FxHashMap<(usize, GpuMask, bool), KnownHost>,
 }
 
 /// The search result for some GPUs of a host type.

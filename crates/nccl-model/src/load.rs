@@ -9,7 +9,6 @@ use crate::choose::CallChoice;
 use crate::communicator::{Communicator, Crossing};
 use crate::tree::double_tree;
 use serde::Serialize;
-use std::collections::HashMap;
 use topology::host::NICS_PER_HOST_MAX;
 use topology::nccl::{Algorithm, Protocol};
 use topology::{Bandwidth, Collective, GPUS_PER_HOST_MAX, HostId, NetworkClass};
@@ -276,24 +275,19 @@ impl Communicator {
         let channels = self.agreed().channels;
         let n = self.search_channels() as u32;
         let hosts = self.members().len() as u32;
-        let mut load: HashMap<(usize, u8), f64> = HashMap::new();
-        for member in 0..self.members().len() {
+        let fullest = self.fullest_nic(k, |member, load| {
             let links = double_tree(hosts, member as u32).map(|t| t.links());
             for c in 0..channels {
                 let second = usize::from(c % (2 * n) >= n);
-                let nic = self.tree_nic(member, c as usize)?;
-                *load.entry((member, nic)).or_default() += f64::from(links[second]);
+                load.add(self.tree_nic(member, c as usize)?, f64::from(links[second]));
             }
-        }
-        let time = |(&(m, nic), links): (&(usize, u8), &f64)| links / self.rate(m, nic, k);
-        let fullest = load.iter().max_by(|a, b| time(*a).total_cmp(&time(*b)).then(b.0.cmp(a.0)))?;
-        let (&(member, nic), &on_it) = fullest;
-        let used = load.keys().filter(|p| p.0 == member).count().max(1) as f64;
-        let all: f64 = load.iter().filter(|p| p.0.0 == member).map(|p| p.1).sum();
+            Some(())
+        })?;
+        let FullestNic { member, nic, on_it, used, all, time } = fullest;
         // Inside a host every GPU sends each byte twice (up and down) over the links of the search.
         let tree = &self.agreed().tree;
         let inside = f64::from(tree.channels) * f64::from(tree.bw_intra_gb_per_s) / 2.0;
-        let network = k.tree * f64::from(channels) / time(fullest);
+        let network = k.tree * f64::from(channels) / time;
         if inside < network {
             return Some(NetworkFlow { busbw_gb_per_s: bus_factor * inside, limit: CallLimit::NvLink });
         }
@@ -303,22 +297,41 @@ impl Communicator {
         })
     }
 
+    /// The NIC whose tree links take longest, of the first such host. `links_of` adds the links of a member; `None` if one
+    /// has no NIC. O(members x NICs).
+    fn fullest_nic(
+        &self,
+        k: &LoadConstants,
+        links_of: impl Fn(usize, &mut NicLoad) -> Option<()>,
+    ) -> Option<FullestNic> {
+        let mut best: Option<FullestNic> = None;
+        for member in 0..self.members().len() {
+            let mut load = NicLoad::default();
+            links_of(member, &mut load)?;
+            for nic in (0..NICS_PER_HOST_MAX as u8).filter(|n| load.used >> n & 1 == 1) {
+                let on_it = load.links[usize::from(nic)];
+                let time = on_it / self.rate(member, nic, k);
+                if on_it > 0.0 && best.as_ref().is_none_or(|b| time > b.time) {
+                    let used = f64::from(load.used.count_ones());
+                    best = Some(FullestNic { member, nic, on_it, used, all: load.links.iter().sum(), time });
+                }
+            }
+        }
+        best
+    }
+
     /// NVLSTree: the trees of a head use the head's NIC. A head has two trees, each with half of the bytes.
     fn nvls_tree_flow(&self, bus_factor: f64, k: &LoadConstants) -> Option<NetworkFlow> {
         let heads = self.agreed().nvls?.channels as usize;
         let hosts = self.members().len() as u32;
-        let mut load: HashMap<(usize, u8), f64> = HashMap::new();
-        for member in 0..self.members().len() {
+        let fullest = self.fullest_nic(k, |member, load| {
             let [a, b] = double_tree(hosts, member as u32).map(|t| f64::from(t.links()));
-            for &nic in self.head_nics(member).iter().take(heads) {
-                *load.entry((member, nic)).or_default() += (a + b) / 2.0;
-            }
-        }
-        let time = |(&(m, nic), links): (&(usize, u8), &f64)| links / self.rate(m, nic, k);
-        let fullest = load.iter().max_by(|a, b| time(*a).total_cmp(&time(*b)).then(b.0.cmp(a.0)))?;
-        let (&(member, nic), &on_it) = fullest;
+            self.head_nics(member).iter().take(heads).for_each(|nic| load.add(*nic, (a + b) / 2.0));
+            Some(())
+        })?;
+        let FullestNic { member, nic, on_it, time, .. } = fullest;
         let many = if hosts > 2 { k.nvls_tree_many } else { 1.0 };
-        let network = many * heads as f64 / time(fullest);
+        let network = many * heads as f64 / time;
         let p = NVLS_TREE_NORM;
         let algbw = (network.powf(-p) + k.nvls_tree_gb_per_s.powf(-p)).powf(-1.0 / p);
         let limit = if k.nvls_tree_gb_per_s < network {
@@ -328,6 +341,32 @@ impl Communicator {
         };
         Some(NetworkFlow { busbw_gb_per_s: bus_factor * algbw, limit })
     }
+}
+
+/// Tree links on the NICs of a host.
+#[derive(Default)]
+struct NicLoad {
+    links: [f64; NICS_PER_HOST_MAX],
+    /// Set of NICs with links.
+    used: u32,
+}
+
+impl NicLoad {
+    fn add(&mut self, nic: u8, links: f64) {
+        self.links[usize::from(nic)] += links;
+        self.used |= 1 << nic;
+    }
+}
+
+/// The NIC that limits the trees.
+struct FullestNic {
+    member: usize,
+    nic: u8,
+    /// Tree links on it, number of NICs of its host that carry links, and all links of the host.
+    on_it: f64,
+    used: f64,
+    all: f64,
+    time: f64,
 }
 
 /// The most loaded NIC of a ring channel.

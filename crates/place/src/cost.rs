@@ -1,6 +1,5 @@
 //! Cost of an allocation to the cluster, apart from its bandwidth.
 
-use std::collections::HashSet;
 use topology::{Allocation, Cluster, GpuMask};
 
 /// The costs of an allocation, in order of priority; smaller is better. They decide between allocations of nearly equal
@@ -38,7 +37,9 @@ impl Cost {
 /// number of different sets of GPU indices of the same size (equal sets are on the same rails).
 pub(crate) fn tidiness(free: &Allocation, a: &Allocation) -> (usize, usize) {
     let stranded = a.parts().iter().map(|&(h, m)| free.mask(h).minus(m).count()).sum();
-    let sets: HashSet<GpuMask> = a.parts().iter().map(|p| p.1).collect();
-    let sizes: HashSet<usize> = sets.iter().map(|m| m.count()).collect();
-    (stranded, sets.len() - sizes.len())
+    let mut sets: Vec<GpuMask> = a.parts().iter().map(|p| p.1).collect();
+    sets.sort_unstable_by_key(|m| (m.count(), m.0));
+    sets.dedup();
+    let sizes = 1 + sets.windows(2).filter(|w| w[0].count() != w[1].count()).count();
+    (stranded, sets.len() - sizes.min(sets.len()))
 }

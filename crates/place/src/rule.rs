@@ -13,7 +13,8 @@ mod rearranged;
 use crate::objective::Objective;
 use crate::request::Split;
 use crate::threshold::fill::water_fill;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use topology::{Allocation, GpuMask, HostId};
 
 /// Maximum number of host kinds that get their own choice.
@@ -53,18 +54,18 @@ pub(crate) struct Rule<'a> {
     slots: Vec<Slot>,
     /// Bit `n`: a host may give `n` GPUs.
     counts: u32,
-    best_masks: HashMap<(u16, GpuMask, usize), GpuMask>,
+    best_masks: FxHashMap<(u16, GpuMask, usize), GpuMask>,
 }
 
 impl<'a> Rule<'a> {
     /// The rule for a request whose free GPUs are usable. O(hosts + GPUs of jobs).
     pub fn new(objective: &'a Objective<'a>) -> Rule<'a> {
         let (cluster, request) = (objective.cluster, objective.request);
-        let busy: HashSet<HostId> = if objective.contended() {
+        let busy: FxHashSet<HostId> = if objective.contended() {
             let spanning = request.jobs.iter().filter(|j| j.gpus.host_count() > 1);
             spanning.flat_map(|j| j.gpus.parts()).map(|p| p.0).collect()
         } else {
-            HashSet::new()
+            FxHashSet::default()
         };
         let counts = request.counts_allowed();
         let slot = |&(host, free): &(HostId, GpuMask)| {
@@ -82,7 +83,7 @@ impl<'a> Rule<'a> {
             }
         };
         let slots = request.free.parts().iter().map(slot).filter(|s| s.capacity > 0).collect();
-        Rule { objective, slots, counts, best_masks: HashMap::new() }
+        Rule { objective, slots, counts, best_masks: FxHashMap::default() }
     }
 
     /// The rule's choice first, if one satisfies the request; then its choices under other preferences, without
