@@ -198,16 +198,15 @@ pub fn settle(cluster: &Cluster, all: &[(&Evidence, &Expected)]) -> Vec<Option<R
     out
 }
 
-/// Residuals of single-host subsets: against the same subset of other hosts of the type, or, without such hosts,
-/// against subsets that the topology makes equivalent. O(n log n).
+/// Residuals of single-host subsets: against the same subset of other hosts of the type; without such hosts, against
+/// subsets of other hosts that the topology makes equivalent; without these, against such subsets of the same host.
+/// O(n log n + n x classes).
 fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Option<Residual>]) {
     let mut by_mask: HashMap<(usize, Bytes, GpuMask), Vec<(f64, HostId)>> = HashMap::new();
-    let mut by_host: HashMap<(HostId, Bytes), Vec<(GpuMask, f64)>> = HashMap::new();
     let part = |e: &Evidence| e.allocation.parts()[0];
     for (_, e) in evidence {
         let (h, m) = part(e);
         by_mask.entry((cluster.host(h).host_type, e.size, m)).or_default().push((e.ln_busbw, h));
-        by_host.entry((h, e.size)).or_default().push((m, e.ln_busbw));
     }
     by_mask.values_mut().for_each(|v| v.sort_by(|a, b| a.0.total_cmp(&b.0)));
     // By class: the indices of every host's readings, so that a host's own readings can be left out of the median.
@@ -217,25 +216,29 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
             own.entry((*h, *size, *m)).or_default().push(at);
         }
     }
+    let mut alike = AlikeSubsets::default();
     // Index, residual, and the host if other hosts give the expectation.
     let mut found: Vec<(usize, f64, Option<HostId>)> = Vec::new();
     for &(i, e) in evidence {
         let (h, m) = part(e);
-        let same = &by_mask[&(cluster.host(h).host_type, e.size, m)];
+        let host_type = cluster.host(h).host_type;
+        let same = &by_mask[&(host_type, e.size, m)];
         let own = &own[&(h, e.size, m)];
-        let alone = same.len() - own.len() < CLASS_MIN - 1;
-        let middle = if alone {
-            let ty = cluster.type_of(h);
-            let alike = by_host[&(h, e.size)].iter().filter(|s| equivalent(ty, s.0, m));
-            let mut class: Vec<f64> = alike.map(|s| s.1).collect();
-            if class.len() < CLASS_MIN {
-                continue;
-            }
-            median(&mut class)
+        let several = |hosts: usize| hosts + 1 >= CLASS_MIN;
+        let (middle, of_others) = if several(same.len() - own.len()) {
+            (median_with(same, own, e.ln_busbw), true)
         } else {
-            median_with(same, own, e.ln_busbw)
+            let hosts = alike.of(cluster, evidence, host_type, e.size, m);
+            match hosts.get(&h) {
+                Some(own) if several(hosts.len() - 1) => {
+                    let others = hosts.iter().filter(|o| *o.0 != h).map(|o| o.1.0);
+                    (median(&mut others.chain([own.0]).collect::<Vec<_>>()), true)
+                }
+                Some(own) if own.1 >= CLASS_MIN => (own.0, false),
+                _ => continue,
+            }
         };
-        found.push((i, e.ln_busbw - middle, (!alone).then_some(h)));
+        found.push((i, e.ln_busbw - middle, of_others.then_some(h)));
     }
     let levels = own_levels(cluster, found.iter().filter_map(|(_, r, h)| Some(((*h)?, *r))));
     for (_, r, h) in &mut found {
@@ -244,6 +247,48 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
     let sd = spread(&found.iter().map(|f| f.1).collect::<Vec<_>>()).max(SD_MIN);
     for (i, r, _) in found {
         out[i] = Some(Residual { ln_ratio: r, sd, class: None });
+    }
+}
+
+/// The subsets of a host type that the topology makes equivalent, such as all subsets of one size behind a switch.
+#[derive(Default)]
+struct AlikeSubsets {
+    /// By type and size: one subset of each class, and the class by host: the median, and the number of readings.
+    classes: HashMap<(usize, Bytes), Vec<(GpuMask, BTreeMap<HostId, (f64, usize)>)>>,
+}
+
+impl AlikeSubsets {
+    /// The readings of subsets like `mask`, by host. O(1) after the first question about a type and size, which costs
+    /// O(n x classes).
+    fn of(
+        &mut self,
+        cluster: &Cluster,
+        evidence: &[(usize, &Evidence)],
+        host_type: usize,
+        size: Bytes,
+        mask: GpuMask,
+    ) -> &BTreeMap<HostId, (f64, usize)> {
+        let ty = &cluster.types[host_type];
+        let classes = self.classes.entry((host_type, size)).or_insert_with(|| {
+            let mut values: Vec<(GpuMask, BTreeMap<HostId, Vec<f64>>)> = Vec::new();
+            for (_, e) in evidence {
+                let (h, m) = e.allocation.parts()[0];
+                if cluster.host(h).host_type != host_type || e.size != size {
+                    continue;
+                }
+                let at = values.iter().position(|c| equivalent(ty, c.0, m)).unwrap_or_else(|| {
+                    values.push((m, BTreeMap::new()));
+                    values.len() - 1
+                });
+                values[at].1.entry(h).or_default().push(e.ln_busbw);
+            }
+            let summed = |v: BTreeMap<HostId, Vec<f64>>| {
+                v.into_iter().map(|(h, mut v)| (h, (median(&mut v), v.len()))).collect()
+            };
+            values.into_iter().map(|(m, v)| (m, summed(v))).collect()
+        });
+        let at = classes.iter().position(|c| equivalent(ty, c.0, mask)).expect("the reading is in a class itself");
+        &classes[at].1
     }
 }
 

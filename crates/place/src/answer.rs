@@ -203,25 +203,46 @@ fn answer_once<'m>(
     if let Some(pods) = base.pods_of_groups() {
         base.pods = pods;
     }
-    let base = &base;
+    let mut refused = None;
+    for attempt in base.attempts(cluster)? {
+        let found =
+            base.regions(cluster, &attempt).and_then(|r| answer_in(search, cluster, model, request, &base, &r, means));
+        match found {
+            Ok(answer) => return Ok(answer),
+            Err(e) => refused = Some(e),
+        }
+    }
+    Err(refused.unwrap_or_else(|| base.no_split()))
+}
+
+/// Answers a request within regions. `base`: the request with its usable GPUs.
+fn answer_in<'m>(
+    search: &dyn Search,
+    cluster: &'m Cluster,
+    model: &'m dyn BandwidthModel,
+    request: &Request,
+    base: &Request,
+    regions: &[Request],
+    means: &Rc<dyn Means + 'm>,
+) -> Result<Answer, Refusal> {
     let spread = base.constraints.levels(cluster)?.spread;
-    let regions: Vec<Request> = match spread {
-        Some(Level::Host) => base.regions(cluster)?.into_iter().map(Request::spread_over_hosts).collect(),
-        _ => base.regions(cluster)?,
-    };
     let objectives: Vec<Objective> =
         regions.iter().map(|r| Objective::with(cluster, model, r, means.clone())).collect();
     let (mut found, refused) = Found::in_regions(search, &objectives, base, spread);
     let Some(objective) = objectives.first() else { return Err(base.no_split()) };
     found.best.retain(|s| base.accepts(cluster, &s.allocation));
     if found.best.is_empty() {
-        return Err(refused.unwrap_or(Refusal::SearchBreaksLimits { search: search.name() }));
+        return Err(refused.unwrap_or_else(|| match search.name() {
+            "exact" => base.no_split(),
+            search => Refusal::SearchBreaksLimits { search },
+        }));
     }
     found.rank(objective, base, regions.len() > 1);
     let Found { best, cheap, rule, evaluations } = found;
     let field =
         Field { cluster, free: &request.free, slack: request.slack, hosts_measured_max: model.hosts_measured_max() };
     let Against { choice, runner_ups, rule, price } = against_rule(&field, best, cheap, rule);
+    base.connected(cluster, &choice)?;
     let packed = match base.pods.iter().any(|p| *p > 1) {
         true => packed_pods(cluster, &base.free, &base.pods),
         false => packed(cluster, &base.free, base.gpus),
@@ -250,6 +271,32 @@ fn answer_once<'m>(
         search: search.name(),
     })
 }
+
+impl Request {
+    /// Refuses a choice over several hosts that cannot communicate.
+    fn connected(&self, cluster: &Cluster, choice: &Scored) -> Result<(), Refusal> {
+        let a = &choice.allocation;
+        if a.host_count() < 2 {
+            return Ok(());
+        }
+        let has_nic = |h: HostId, gpus: GpuMask| {
+            let nics = cluster.type_of(h).nics_touched(gpus);
+            (0..cluster.type_of(h).nics.len()).any(|n| nics >> n & 1 == 1 && cluster.nic_rate(h, n).gb_per_s() > 0.0)
+        };
+        let without: Vec<HostId> = a.parts().iter().filter(|p| !has_nic(p.0, p.1)).map(|p| p.0).collect();
+        // If the cluster file names no NIC at all, readings may show a network that it does not know.
+        let network_known = || cluster.host_ids().any(|h| has_nic(h, cluster.type_of(h).all_gpus()));
+        let unconnected = !without.is_empty() && network_known();
+        if !unconnected && choice.prediction.busbw_gb_per_s > NO_NETWORK_GB_PER_S {
+            return Ok(());
+        }
+        let without = cluster.host_list(without);
+        Err(Refusal::NoNetwork { gpus: self.gpus, hosts: a.host_count(), without })
+    }
+}
+
+/// A prediction over hosts at or below this means that they have no network.
+const NO_NETWORK_GB_PER_S: f64 = 1e-3;
 
 /// The score of a candidate becomes the bandwidth of the job's groups on it, reduced by the running jobs.
 fn score_by_groups(objective: &Objective, request: &Request, s: &mut Scored) {

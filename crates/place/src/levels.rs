@@ -7,7 +7,7 @@
 use crate::request::{Constraints, Refusal, Request, Split};
 use crate::search::hosts::choose;
 use std::collections::BTreeMap;
-use topology::{Allocation, Cluster, HostId, diagnose};
+use topology::{Allocation, Cluster, GPUS_PER_HOST_MAX, HostId, diagnose};
 
 /// Maximum number of combinations of switches that are all searched.
 const COMBINATIONS_MAX: u128 = 64;
@@ -54,6 +54,16 @@ pub(crate) struct Levels {
     pub spread: Option<Level>,
 }
 
+/// One of [`Request::attempts`].
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    /// Tiers and the maximum number of switches of each, highest tier first.
+    limits: Vec<(usize, usize)>,
+    one_host: bool,
+    /// Maximum number of GPUs per host.
+    each: Option<usize>,
+}
+
 impl Constraints {
     /// The levels that the request names; refused if the cluster has no such level.
     pub(crate) fn levels(&self, cluster: &Cluster) -> Result<Levels, Refusal> {
@@ -96,24 +106,53 @@ impl Request {
             && levels.limits.iter().all(|&(tier, max)| cluster.switches_spanned(tier, a) <= max)
     }
 
-    /// The requests to search. The free GPUs of each keep the limits on switches, and [`Split::EqualIfFeasible`] is
-    /// decided. The free GPUs of this request must be usable.
-    pub(crate) fn regions(&self, cluster: &Cluster) -> Result<Vec<Request>, Refusal> {
-        let levels = self.constraints.levels(cluster)?;
-        match levels.prefer {
-            None => self.regions_within(cluster, &levels.limits, levels.one_host),
-            Some(prefer) => {
-                let tiers = cluster.network.tiers.len();
-                let first = if let Level::Tier(t) = prefer { t } else { 0 };
-                let mut tries: Vec<(Vec<(usize, usize)>, bool)> = Vec::new();
-                if prefer == Level::Host {
-                    tries.push((levels.limits.clone(), true));
-                }
-                tries.extend((first..tiers).map(|t| (with(&levels.limits, (t, 1)), levels.one_host)));
-                let found = tries.iter().find_map(|(limits, host)| self.regions_within(cluster, limits, *host).ok());
-                found.map_or_else(|| self.regions_within(cluster, &levels.limits, levels.one_host), Ok)
+    /// What to try in turn: preferred levels from the strictest to none, and within each as few GPUs per host as
+    /// possible if GPUs are to be spread over hosts. The first attempt with an answer counts.
+    pub(crate) fn attempts(&self, cluster: &Cluster) -> Result<Vec<Attempt>, Refusal> {
+        let Levels { limits, one_host, prefer, spread } = self.constraints.levels(cluster)?;
+        let mut tries = Vec::new();
+        let mut add = |limits, one_host| tries.push(Attempt { limits, one_host, each: None });
+        if let Some(prefer) = prefer {
+            let first = if let Level::Tier(t) = prefer { t } else { 0 };
+            if prefer == Level::Host {
+                add(limits.clone(), true);
+            }
+            (first..cluster.network.tiers.len()).for_each(|t| add(with(&limits, (t, 1)), one_host));
+        }
+        add(limits, one_host);
+        if spread == Some(Level::Host) {
+            let each: Vec<usize> = (1..=GPUS_PER_HOST_MAX.min(self.gpus)).filter(|n| self.fits_with(*n)).collect();
+            let of = |t: &Attempt| each.iter().map(|n| Attempt { each: Some(*n), ..t.clone() }).collect::<Vec<_>>();
+            tries = tries.iter().flat_map(of).chain(tries.last().cloned()).collect();
+        }
+        Ok(tries)
+    }
+
+    /// True if at most `each` GPUs per host may be enough, by the numbers of free GPUs alone. O(hosts log hosts).
+    fn fits_with(&self, each: usize) -> bool {
+        let c = &self.constraints;
+        let largest_pod = self.pods.iter().copied().max().unwrap_or(0);
+        let mut free: Vec<usize> = self.free.parts().iter().map(|p| p.1.count().min(each)).collect();
+        free.retain(|n| *n >= c.gpus_per_host_min);
+        if matches!(c.split, Split::Equal | Split::PerHost(_)) {
+            free.retain(|n| *n == each);
+        }
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        each >= largest_pod && free.iter().take(c.hosts_max.unwrap_or(usize::MAX)).sum::<usize>() >= self.gpus
+    }
+
+    /// The requests to search in an attempt. The free GPUs of each keep the limits on switches, and
+    /// [`Split::EqualIfFeasible`] is decided. The free GPUs of this request must be usable.
+    pub(crate) fn regions(&self, cluster: &Cluster, attempt: &Attempt) -> Result<Vec<Request>, Refusal> {
+        let mut of_attempt = self.clone();
+        if let Some(each) = attempt.each {
+            let c = &mut of_attempt.constraints;
+            c.gpus_per_host_max = Some(c.gpus_per_host_max.map_or(each, |m| m.min(each)));
+            if c.split == Split::Equal {
+                c.split = Split::PerHost(each);
             }
         }
+        of_attempt.regions_within(cluster, &attempt.limits, attempt.one_host)
     }
 
     fn regions_within(
@@ -163,23 +202,6 @@ impl Request {
             Some(e) if out.is_empty() => Err(e),
             _ => Ok(out),
         }
-    }
-
-    /// The same request with as few GPUs as possible on any one host.
-    pub(crate) fn spread_over_hosts(mut self) -> Request {
-        let free = || self.free.parts().iter().map(|p| p.1.count());
-        let of = |each: usize| free().filter(|n| *n >= each).count() * each;
-        let counts = self.counts_allowed();
-        let allowed = |n: &usize| counts >> n & 1 == 1;
-        let equal = matches!(self.constraints.split, Split::Equal | Split::PerHost(_));
-        if equal {
-            let each = (1..=16).filter(allowed).find(|n| self.gpus.is_multiple_of(*n) && of(*n) >= self.gpus);
-            self.constraints.split = each.map_or(self.constraints.split, Split::PerHost);
-        } else {
-            let most = (1..=16).find(|n| free().map(|f| f.min(*n)).sum::<usize>() >= self.gpus);
-            self.constraints.gpus_per_host_max = most.or(self.constraints.gpus_per_host_max);
-        }
-        self
     }
 }
 

@@ -343,6 +343,20 @@ pub enum Refusal {
         /// Limit of that number.
         limit: u64,
     },
+    /// Hosts of the only choice have no network between them.
+    #[error(
+        "{gpus} GPUs need {hosts} hosts, but {}; ask for GPUs that fit on one host, or on hosts with NICs, or add the NICs \
+         to the cluster file",
+        if without.is_empty() { "no rail connects them".to_owned() } else { format!("the cluster file has no NIC of {without}") }
+    )]
+    NoNetwork {
+        /// GPUs requested.
+        gpus: usize,
+        /// Number of hosts of the choice.
+        hosts: usize,
+        /// The hosts without NICs, as a host list.
+        without: String,
+    },
     /// A search that ignores pods and limits on hosts found only allocations that break them.
     #[error("search `{search}` found no allocation that keeps the request's pods and limits; use search `exact`")]
     SearchBreaksLimits {
@@ -389,6 +403,7 @@ impl Refusal {
             Refusal::BadDuty { .. } => "bad_duty",
             Refusal::BadLossWeight { .. } => "bad_loss_weight",
             Refusal::NoHostsAllowed => "no_hosts_allowed",
+            Refusal::NoNetwork { .. } => "no_network",
             Refusal::SearchBreaksLimits { .. } => "search_breaks_limits",
             Refusal::Unsupported { .. } => "unsupported_by_search",
             Refusal::SearchTooLarge { .. } => "too_large_for_search",
@@ -413,6 +428,7 @@ impl Refusal {
             | Refusal::ConstraintsLeaveTooFew { .. }
             | Refusal::Unsupported { .. }
             | Refusal::SearchTooLarge { .. }
+            | Refusal::NoNetwork { .. }
             | Refusal::SearchBreaksLimits { .. } => false,
             Refusal::NoGpus
             | Refusal::PerHostDoesNotDivide { .. }

@@ -139,21 +139,68 @@ impl<'a> Rule<'a> {
         found
     }
 
-    /// As few GPUs as possible below any one switch of a tier, on as few hosts as possible below each.
+    /// As few GPUs as possible below any one switch of a tier, on as few hosts as possible below each. Other limits, such
+    /// as a maximum number of hosts, may need fewer switches.
     pub fn spread(&mut self, tier: usize) -> Vec<Allocation> {
-        let request = self.objective.request;
+        let (cluster, request) = (self.objective.cluster, self.objective.request);
         let every: Vec<u32> = (0..self.slots.len() as u32).collect();
-        let below = self.below(&every, tier + 1);
+        let mut below = self.below(&every, tier + 1);
+        below.sort_by_key(|s| std::cmp::Reverse(self.capacity(s)));
+        for switches in (1..=below.len()).rev() {
+            let mut found = self.spread_below(&below[..switches], tier);
+            found.retain(|a| request.accepts(cluster, a));
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        Vec::new()
+    }
+
+    fn spread_below(&mut self, below: &[Vec<u32>], tier: usize) -> Vec<Allocation> {
+        let request = self.objective.request;
+        if request.pods.iter().any(|p| *p > 1) {
+            return self.spread_pods(below).into_iter().collect();
+        }
         let mut found: Vec<(usize, usize, Counts)> = if request.constraints.split == Split::Any {
-            self.spread_any(&below).into_iter().collect()
+            self.spread_any(below).into_iter().collect()
         } else {
             let fits = |n: &usize| self.counts >> n & 1 == 1 && request.gpus.is_multiple_of(*n);
-            (1..32).filter(fits).filter_map(|each| self.spread_equally(&below, tier, each)).collect()
+            (1..32).filter(fits).filter_map(|each| self.spread_equally(below, tier, each)).collect()
         };
+        found.retain(|f| request.accepts_counts(&f.2.iter().map(|c| c.1).collect::<Vec<_>>()));
         found.sort_by_key(|f| (f.0, f.1));
         let least = found.first().map(|f| f.0);
         let reach: Vec<Counts> = found.into_iter().filter(|f| Some(f.0) == least).map(|f| f.2).collect();
         reach.iter().map(|c| self.gpus(c)).collect()
+    }
+
+    /// Spreads pods, the largest first, each below the switch with the fewest GPUs of the job.
+    fn spread_pods(&self, below: &[Vec<u32>]) -> Option<Allocation> {
+        let mut pods = self.objective.request.pods.clone();
+        pods.sort_unstable_by(|a, b| b.cmp(a));
+        let free = |s: &Vec<u32>| {
+            let part = |i: &u32| (self.slots[*i as usize].host, self.slots[*i as usize].free);
+            Allocation::new(s.iter().map(part))
+        };
+        let areas: Vec<Allocation> = below.iter().map(free).collect();
+        let mut of_switch: Vec<Vec<usize>> = vec![Vec::new(); areas.len()];
+        for pod in pods {
+            let mut order: Vec<usize> = (0..areas.len()).collect();
+            order.sort_by_key(|i| of_switch[*i].iter().sum::<usize>());
+            let at = order.into_iter().find(|i| {
+                of_switch[*i].push(pod);
+                let fits = crate::pods::packed_pods(self.objective.cluster, &areas[*i], &of_switch[*i]).is_some();
+                if !fits {
+                    of_switch[*i].pop();
+                }
+                fits
+            });
+            at?;
+        }
+        let used = areas.iter().zip(&of_switch).filter(|a| !a.1.is_empty());
+        let packed = used.map(|(area, pods)| crate::pods::packed_pods(self.objective.cluster, area, pods));
+        let parts: Vec<Allocation> = packed.collect::<Option<_>>()?;
+        Some(Allocation::new(parts.iter().flat_map(|a| a.parts().iter().copied())))
     }
 
     /// Spreads with `each` GPUs on every host. Returns the GPUs below the fullest switch, hosts, counts.

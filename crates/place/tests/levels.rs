@@ -148,3 +148,63 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn preferences_and_spreading_give_way_to_limits_that_do_not_fit_them() {
+    let all = [0xff; 8];
+    let counts = |a: &place::Answer| {
+        let mut c = a.choice.allocation.counts();
+        c.sort_unstable();
+        c
+    };
+    // Below one leaf of two hosts at most 8 GPUs at 4 per host: the preference is given up, level by level.
+    let a = ask("auto", 16, &all, |r| {
+        r.constraints.gpus_per_host_max = Some(4);
+        r.constraints.prefer_level = Some("leaf".into());
+    });
+    assert_eq!(below(1, &a.unwrap().choice.allocation), [16]);
+    let a = ask("auto", 8, &all, |r| {
+        r.constraints.split = Split::PerHost(4);
+        r.constraints.prefer_level = Some("host".into());
+    });
+    assert_eq!(below(0, &a.unwrap().choice.allocation), [8]);
+    // Spreading keeps the maximum number of hosts, and pods together.
+    let spread = |level: &str, k, change: &dyn Fn(&mut Request)| {
+        ask("auto", k, &all, |r| {
+            r.constraints.spread = Some(level.into());
+            change(r);
+        })
+        .unwrap_or_else(|e| panic!("{level} {k}: {e}"))
+    };
+    assert_eq!(counts(&spread("leaf", 8, &|r| r.constraints.hosts_max = Some(2))), [4, 4]);
+    let three = spread("host", 17, &|r| {
+        r.constraints.hosts_max = Some(3);
+        r.constraints.split = Split::Any;
+    });
+    assert_eq!(counts(&three), [5, 6, 6]);
+    for level in ["host", "leaf", "spine"] {
+        let a = spread(level, 8, &|r| r.pods = vec![4, 4]);
+        assert_eq!(counts(&a), [4, 4], "{level}");
+        assert!(below(0, &a.choice.allocation).len() == 2 || level == "host", "{level}: {:?}", a.choice.allocation);
+    }
+    let a = spread("leaf", 14, &|r| r.pods = vec![8, 4, 2]);
+    assert_eq!(below(0, &a.choice.allocation).len(), 3);
+}
+
+#[test]
+fn hosts_without_nics_are_refused_where_they_would_have_to_communicate() {
+    let mut c = cluster();
+    let mut without = c.types[0].clone();
+    without.name = "without-nics".into();
+    without.nics.clear();
+    c.types.push(without);
+    (4..8).for_each(|h| c.hosts[h].host_type = 1);
+    let m = model(&c);
+    let ask = |k, masks: &[u32]| place::answer(&c, &m, &Request::new(k, free(masks), SIZE));
+    let e = ask(16, &[0, 0, 0, 0, 0xff, 0xff, 0xff, 0]).unwrap_err();
+    assert_eq!(e.code(), "no_network");
+    assert!(e.to_string().contains("no NIC of n[4,"), "{e}");
+    assert!(ask(8, &[0, 0, 0, 0, 0xff, 0, 0, 0]).is_ok(), "one host needs no NIC");
+    let a = ask(32, &[0xff; 8]).unwrap();
+    assert!(a.choice.allocation.parts().iter().all(|p| p.0.0 < 4), "{:?}", a.choice.allocation);
+}

@@ -12,7 +12,7 @@ const FAST_LN_DENSITY: f64 = -16.0;
 /// Maximum number of slow parts of a set.
 const PARTS_MAX: usize = 24;
 /// Candidate numbers of slow parts that are expected before any reading, and their prior probabilities.
-const EXPECTED: [(f64, f64); 4] = [(0.1, 0.5), (0.5, 0.3), (2.0, 0.12), (6.0, 0.08)];
+const EXPECTED: [(f64, f64); 4] = [(0.1, 0.3), (0.5, 0.4), (2.0, 0.2), (6.0, 0.1)];
 /// Candidate shares of the latency in the physics that even readings show, and their prior probabilities: the physics of
 /// latency is rough, and large messages have none.
 const LATENCY: [(f64, f64); 2] = [(0.0, 0.97), (1.0, 0.03)];

@@ -3,8 +3,8 @@
 use super::problem::Problem;
 use super::sampler::{Element, SDS, State};
 use super::{Drawn, SHARE_MAX, SHARE_STEP, SHARES, Sets, Thing, ln_share};
+use crate::DEFECTS_MAX;
 use crate::infer::{Candidate, Defect, LISTED_MIN, SLOWED};
-use crate::{DEFECTS_MAX, PROBABILITY_MIN};
 use predict::{Part, SlowPart};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -13,6 +13,8 @@ use topology::Cluster;
 
 /// Parts of two draws are the same defect if their shares differ by at most this (of the logarithm).
 const SAME_SHARE: f64 = 0.2;
+/// Minimum probability of a defect. Lower than in [`crate::search`]: with few readings the next one decides.
+const PROBABILITY_MIN: f64 = 0.3;
 /// Minimum probability of a slow rail or switch.
 const SHARED_MIN: f64 = 0.5;
 
