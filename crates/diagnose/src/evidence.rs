@@ -35,6 +35,8 @@ pub struct Evidence {
     pub ln_busbw: f64,
     /// Time of the first of the readings, seconds since 1970; minus infinity if unknown.
     pub at_unix_s: f64,
+    /// Number of the readings: several that agree are hardly an outlier.
+    pub repetitions: u32,
 }
 
 /// Difference between a reading and its expectation.

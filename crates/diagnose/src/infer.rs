@@ -7,6 +7,9 @@ use super::evidence::Evidence;
 pub const FACTORS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88];
 /// Candidate shares of outliers among the readings; an outlier may have any value.
 pub(super) const OUTLIER_SHARES: [f64; 4] = [0.01, 0.03, 0.06, 0.12];
+/// Number of agreeing readings of an allocation beyond which more do not make an outlier less probable: they may share
+/// their disturbance.
+const AGREEING_MAX: u32 = 3;
 /// Density of an outlier, per unit of the logarithm: between a twentieth and three times the expected value.
 const OUTLIER_DENSITY: f64 = 0.25;
 /// Maximum prior probability that a given component is slow.
@@ -86,6 +89,11 @@ pub struct Defect {
 pub(super) fn ln_add(a: f64, b: f64) -> f64 {
     let (hi, lo) = if a > b { (a, b) } else { (b, a) };
     if lo == f64::NEG_INFINITY { hi } else { hi + (lo - hi).exp().ln_1p() }
+}
+
+/// The share of outliers among allocations with so many agreeing readings.
+pub(super) fn outlier_share(of_readings: f64, repetitions: u32) -> f64 {
+    of_readings.powi(repetitions.clamp(1, AGREEING_MAX) as i32)
 }
 
 /// Log density of a residual whose expectation is 0, if this share of the readings are outliers.

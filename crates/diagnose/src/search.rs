@@ -12,7 +12,7 @@ use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, T
 use super::evidence::{Evidence, Expected, Residual, median};
 use super::infer::{
     Candidate, Defect, EFFECT_SD, FACTORS, LEVELS, LISTED_MIN, MOMENTS_MAX, OUTLIER_SHARES, REFINE, SLOWED, effect,
-    gain, level_sd, ln_add, ln_density, ln_moments, prior,
+    gain, level_sd, ln_add, ln_density, ln_moments, outlier_share, prior,
 };
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use std::collections::HashMap;
@@ -106,6 +106,10 @@ impl Item {
     fn kind(&self) -> usize {
         usize::from(self.evidence.allocation.host_count() > 1)
     }
+    /// The share of outliers among readings like it, given those among readings of one host and of several.
+    fn outliers(&self, shares: [f64; 2]) -> f64 {
+        outlier_share(shares[self.kind()], self.evidence.repetitions)
+    }
     fn sd(&self) -> f64 {
         self.residual.map_or(1.0, |r| r.sd)
     }
@@ -151,8 +155,8 @@ struct Given {
     /// Number of components of the cluster, and the standard deviation of healthy hosts' levels.
     components: usize,
     level_sd: f64,
-    /// Share of outliers among readings of one host, and of several.
-    outliers: [f64; 2],
+    /// By item: the share of outliers among readings like it.
+    outliers: Vec<f64>,
     /// Rows that differ from those of the first round, by item.
     rows: HashMap<u32, Rows>,
 }
@@ -271,7 +275,7 @@ impl Search {
         let mut given = Given {
             components: cluster.host_ids().map(of_host).sum(),
             level_sd,
-            outliers,
+            outliers: self.items.iter().map(|x| x.as_ref().map_or(0.0, |x| x.outliers(outliers))).collect(),
             explained: vec![0.0; n],
             shift: vec![0.0; n],
             left: self.items.iter().map(|x| x.as_ref().map_or(0.0, Item::left)).collect(),
@@ -283,9 +287,8 @@ impl Search {
             newest_unix_s: newest,
             rows: HashMap::new(),
         };
-        for (i, item) in self.items.iter().enumerate() {
-            let kind = item.as_ref().map_or(0, Item::kind);
-            given.ln_density[i] = ln_density(given.left[i], given.sd[i], outliers[kind]);
+        for i in 0..n {
+            given.ln_density[i] = ln_density(given.left[i], given.sd[i], given.outliers[i]);
         }
         let mut defects: Vec<Defect> = Vec::new();
         let mut before: Vec<Candidate> = Vec::new();
@@ -325,7 +328,8 @@ impl Search {
         for (_, x) in self.items().filter(|x| judged(x.1)) {
             all += 1;
             let parts = x.evidence.allocation.parts();
-            low += u32::from(x.is_low() && !parts.iter().any(|p| stands_out[p.0.index()]));
+            low +=
+                u32::from(x.is_low() && x.evidence.repetitions < 2 && !parts.iter().any(|p| stands_out[p.0.index()]));
         }
         let reached = |s: &f64| {
             f64::from(low) > OUTLIERS_SEEN * s * f64::from(all) && f64::from(low) > usual * f64::from(all) + 1.0
@@ -356,7 +360,7 @@ impl Search {
         given.shift[at] += shift;
         given.left[at] = item.left() - given.explained[at] - given.shift[at];
         given.sd[at] = item.sd().hypot(EFFECT_SD * given.explained[at]);
-        given.ln_density[at] = ln_density(given.left[at], given.sd[at], given.outliers[item.kind()]);
+        given.ln_density[at] = ln_density(given.left[at], given.sd[at], given.outliers[at]);
         given.rows.remove(&i);
         item.evidence.allocation.parts().iter().for_each(|p| given.changed[p.0.index()] = true);
     }
@@ -535,12 +539,12 @@ impl Search {
     /// The row of a reading, computed once, and again in rounds in which it differs.
     fn row(&mut self, effects: &Effects, t: Touched, given: &mut Given) -> Arc<Row> {
         let at = t.item as usize;
-        let (left, sd, ln_density, outliers) = (given.left[at], given.sd[at], given.ln_density[at], given.outliers);
+        let (left, sd, ln_density) = (given.left[at], given.sd[at], given.ln_density[at]);
+        let outliers = given.outliers[at];
         let first = given.explained[at] == 0.0 && given.shift[at] == 0.0;
         let Some(item) = &mut self.items[at] else {
             return Arc::new(Row { effects: [0.0; N], gains: [0.0; N] });
         };
-        let outliers = outliers[item.kind()];
         let rows = if first { &mut item.rows } else { given.rows.entry(t.item).or_default() };
         if let Some(r) = rows.iter().find(|r| r.0 == t.key) {
             return Arc::clone(&r.1);
@@ -571,7 +575,7 @@ impl Search {
                 if counts {
                     let at = i as usize;
                     let off = given.left[at] - z * given.level_sd;
-                    *sum += ln_density(off, given.sd[at], given.outliers[1]) - given.ln_density[at];
+                    *sum += ln_density(off, given.sd[at], given.outliers[at]) - given.ln_density[at];
                 }
                 out[rank] = f64::max(out[rank], *sum - 0.5 * z * z);
             }
@@ -666,7 +670,7 @@ impl Search {
                 let gain = if x.start == 0 {
                     self.gain_with_classes(&each, given)
                 } else {
-                    each.iter().map(|&(i, e)| given.gain(i, self.kind(i), e, 0.0)).sum()
+                    each.iter().map(|&(i, e)| given.gain(i, e, 0.0)).sum()
                 };
                 (factor, gain)
             })
@@ -682,10 +686,6 @@ impl Search {
         }
     }
 
-    fn kind(&self, i: u32) -> usize {
-        self.items[i as usize].as_ref().map_or(0, Item::kind)
-    }
-
     /// The gain of effects (by item), including the shifts of all classes that they move.
     fn gain_with_classes(&self, touched: &[(u32, f64)], given: &mut Given) -> f64 {
         let class = |i: u32| self.items[i as usize].as_ref().and_then(|x| x.residual?.class);
@@ -693,11 +693,8 @@ impl Search {
         touched.iter().filter(|t| t.1 != 0.0).filter_map(|t| class(t.0)).for_each(|c| moved[c] += 1);
         let shifts = |c: usize| moved[c] as f64 >= CLASS_SHARE_MIN * given.classes[c].len() as f64;
         let stays = |i: u32| class(i).is_none_or(|c| !shifts(c));
-        let mut gain: f64 = touched
-            .iter()
-            .filter(|t| t.1 != 0.0 && stays(t.0))
-            .map(|&(i, e)| given.gain(i, self.kind(i), e, 0.0))
-            .sum();
+        let mut gain: f64 =
+            touched.iter().filter(|t| t.1 != 0.0 && stays(t.0)).map(|&(i, e)| given.gain(i, e, 0.0)).sum();
         let shifting: Vec<usize> = (0..moved.len()).filter(|c| moved[*c] > 0 && shifts(*c)).collect();
         if shifting.is_empty() {
             return gain;
@@ -707,8 +704,7 @@ impl Search {
             let members = &given.classes[c];
             let left = |i: &u32| given.left[*i as usize] - given.effects[*i as usize];
             let shift = median(&mut members.iter().map(left).collect::<Vec<_>>());
-            gain +=
-                members.iter().map(|i| given.gain(*i, self.kind(*i), given.effects[*i as usize], shift)).sum::<f64>();
+            gain += members.iter().map(|i| given.gain(*i, given.effects[*i as usize], shift)).sum::<f64>();
         }
         touched.iter().for_each(|t| given.effects[t.0 as usize] = 0.0);
         gain
@@ -720,8 +716,8 @@ impl Given {
         self.left[i as usize] < -LOW_SDS * self.sd[i as usize]
     }
 
-    fn gain(&self, i: u32, kind: usize, effect: f64, shift: f64) -> f64 {
-        let outliers = self.outliers[kind];
+    fn gain(&self, i: u32, effect: f64, shift: f64) -> f64 {
+        let outliers = self.outliers[i as usize];
         gain(self.left[i as usize], self.sd[i as usize], self.ln_density[i as usize], effect, shift, outliers)
     }
 }

@@ -87,6 +87,7 @@ pub(super) fn levels(size: Bytes, allocation: &Allocation, samples: &[Sample]) -
             Some(e) if (s.ln_busbw - e.ln_busbw).abs() <= SAME_LEVEL => {
                 members += 1;
                 e.ln_busbw += (s.ln_busbw - e.ln_busbw) / members as f64;
+                e.repetitions += 1;
             }
             _ => {
                 members = 1;
@@ -95,6 +96,7 @@ pub(super) fn levels(size: Bytes, allocation: &Allocation, samples: &[Sample]) -
                     size,
                     ln_busbw: s.ln_busbw,
                     at_unix_s: s.at_unix_s,
+                    repetitions: 1,
                 });
             }
         }

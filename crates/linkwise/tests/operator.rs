@@ -342,3 +342,35 @@ fn a_rail_sweep_and_the_readings_that_the_doctor_asks_for_find_a_slow_nic() {
     let asked = answer["measure_next"].to_string();
     assert!(asked.contains("n1") || asked.contains("n0"), "the next reading is among the suspects: {answer}");
 }
+
+#[test]
+fn a_slow_reading_that_repeats_is_no_outlier_and_a_slow_host_is_not_its_own_reference() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let d = dir.path();
+    let site = |degraded: &str| {
+        format!(
+            "name: s\nhosts:\n- {{name: 'h[0-4]', type: hgx-h100}}\n- {{name: h5, type: hgx-h100{degraded}}}\n- {{name: 'h[6-15]', type: hgx-h100}}\n"
+        )
+    };
+    std::fs::write(d.join("healthy.yaml"), site("")).expect("a file");
+    std::fs::write(d.join("slow.yaml"), site(", degraded: {host: 0.6}")).expect("a file");
+    let doctor = |store: &str| json(d, &["doctor", "--cluster", "healthy.yaml", "--store", store, "--format", "json"]);
+    // The campaign measures the slow host in full, so its table is one of two.
+    let measure = |cluster: &str, store: &str| {
+        ok(d, &["measure", "--cluster", cluster, "--backend", "simulated", "--samples", "20", "--store", store])
+    };
+    measure("slow.yaml", "slow.db");
+    let found = doctor("slow.db");
+    assert_eq!(found["defects"][0]["candidates"][0]["component"], "host h5", "{found}");
+    assert_eq!(found["defects"][0]["named"], true, "{found}");
+    // Three readings of one job, half as fast as expected.
+    measure("healthy.yaml", "healthy.db");
+    assert_eq!(doctor("healthy.db")["defects"], serde_json::json!([]));
+    for _ in 0..3 {
+        let observe = ["observe", "--store", "healthy.db", "--cluster", "healthy.yaml", "--job", "j", "--simulated"];
+        ok(d, &[&observe[..], &["--gpus", "h[6,9]:[0-7]", "--busbw", "70"]].concat());
+    }
+    let found = doctor("healthy.db");
+    let defects = found["defects"].as_array().expect("a list");
+    assert!(defects.iter().any(|x| x.to_string().contains("h6") || x.to_string().contains("h9")), "{found}");
+}

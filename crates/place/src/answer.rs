@@ -18,6 +18,7 @@ use crate::search::{Search, scored};
 use crate::threshold::Auto;
 use predict::bound::Limit;
 use predict::{BandwidthModel, Candidates, HostShare};
+use rustc_hash::FxHashMap;
 use std::rc::Rc;
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
@@ -231,6 +232,19 @@ fn answer_in<'m>(
     let (mut found, refused) = Found::in_regions(search, &objectives, base, spread);
     let Some(objective) = objectives.first() else { return Err(base.no_split()) };
     found.best.retain(|s| base.accepts(cluster, &s.allocation));
+    if let Some(Level::Tier(tier)) = spread {
+        // The rule spreads within each region; the regions in which it spreads furthest count.
+        let fullest = |s: &Scored| {
+            let mut below: FxHashMap<usize, usize> = FxHashMap::default();
+            let gpus = s.allocation.parts().iter().map(|&(h, m)| (cluster.switch_of(tier, h), m.count()));
+            gpus.for_each(|(switch, n)| *below.entry(switch).or_default() += n);
+            below.into_values().max().unwrap_or(0)
+        };
+        let least = found.best.iter().map(fullest).min().unwrap_or(0);
+        found.best.retain(|s| fullest(s) == least);
+        found.cheap.retain(|s| fullest(s) == least);
+        found.rule = found.rule.filter(|s| fullest(s) == least);
+    }
     if found.best.is_empty() {
         return Err(refused.unwrap_or_else(|| match search.name() {
             "exact" => base.no_split(),
@@ -391,8 +405,8 @@ fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<F
         best.extend(moved.into_iter().map(|a| scored(objective, a)));
         best.sort_by(|a, b| b.score_gb_per_s.total_cmp(&a.score_gb_per_s));
         best.dedup_by(|a, b| a.allocation == b.allocation);
-        best.truncate(keep);
     }
+    best.truncate(keep);
     if !search.keeps_to_rule() || request.gpus < 2 {
         return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations });
     }

@@ -123,11 +123,15 @@ impl Field<'_> {
     /// Index of the chosen candidate. `best`: the candidate with the highest value; `rule`: the simple rule's, if there
     /// is one.
     pub fn choose(&self, all: &[Scored], best: usize, rule: Option<usize>) -> usize {
-        if self.slack.is_none() || all[best].allocation.gpu_count() < 2 {
+        if all[best].allocation.gpu_count() < 2 {
             return best;
         }
-        let near =
-            |i: usize| all[best].score_gb_per_s - all[i].score_gb_per_s <= self.slack_between(&all[best], &all[i]);
+        // Without slack, equal bandwidths still differ by their cost.
+        let slack = |i: usize| match self.slack.is_none() {
+            true => TIE * all[best].score_gb_per_s.abs(),
+            false => self.slack_between(&all[best], &all[i]),
+        };
+        let near = |i: usize| all[best].score_gb_per_s - all[i].score_gb_per_s <= slack(i);
         match rule {
             Some(r) if near(r) => {
                 // The rule does not distinguish equal hosts; among these the model decides.

@@ -33,6 +33,7 @@ pub(super) struct Reading {
     pub ln_ratio: f64,
     /// See [`Expectation::latency`].
     pub latency: f64,
+    pub repetitions: u32,
     pub class: usize,
     pub at_unix_s: f64,
     /// Effect of defects that are known otherwise.
@@ -209,7 +210,16 @@ impl Problem {
                 rows.push(Row { effects, groups: Vec::new() });
             }
             let ln_ratio = e.ln_busbw - expected;
-            out.push(Reading { given, ln_ratio, latency, class, at_unix_s: e.at_unix_s, known, rows });
+            out.push(Reading {
+                given,
+                ln_ratio,
+                latency,
+                repetitions: e.repetitions,
+                class,
+                at_unix_s: e.at_unix_s,
+                known,
+                rows,
+            });
         }
         let mut by_column: BTreeMap<Column, Vec<(Thing, f64)>> = BTreeMap::new();
         let mut total = 0.0;

@@ -3,7 +3,7 @@
 use super::SHARES;
 use super::classes::{OFFSET_MEAN, OFFSET_SD};
 use super::problem::Problem;
-use crate::infer::{OUTLIER_SHARES, ln_density};
+use crate::infer::{OUTLIER_SHARES, ln_density, outlier_share};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -56,7 +56,11 @@ impl Problem {
         let r = &self.readings[i];
         let offset = s.offsets[r.class] + s.latency * r.latency;
         let effect = if explained < 0.0 { (explained + s.hidden * (s.top - offset)).min(0.0) } else { 0.0 };
-        ln_density_below(r.ln_ratio - offset - effect, SDS[s.sd].hypot(EFFECT_SD * effect), OUTLIER_SHARES[s.outliers])
+        ln_density_below(
+            r.ln_ratio - offset - effect,
+            SDS[s.sd].hypot(EFFECT_SD * effect),
+            outlier_share(OUTLIER_SHARES[s.outliers], r.repetitions),
+        )
     }
 
     fn explain_by(&self, explained: &mut [f64], (g, l): Element, start: u32) {

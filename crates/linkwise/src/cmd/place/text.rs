@@ -112,12 +112,14 @@ impl Reply<'_> {
         head.extend(by);
         head.extend(["of choice", "GPUs"]);
         let mut t = table(&head, 2..head.len() - 1);
-        let of_choice = a.score_gb_per_s.unwrap_or(a.predicted_busbw_gb_per_s).max(1e-9);
+        let of_choice = a.score_gb_per_s.unwrap_or(a.predicted_busbw_gb_per_s);
         let mut row = |what: &str, split: &str, (gb_per_s, std): (f64, f64), score: Option<f64>, gpus: &GpuList| {
             let gpus = gpus_within(self.cluster, &gpus.allocation(self.cluster), CELL_CHARS_MAX);
             let mut cells = vec![what.to_owned(), list_cell(split, SPLIT_WIDTH), gb(gb_per_s), std_of(gb_per_s, std)];
             cells.extend(by.map(|_| score.map_or("–".to_owned(), gb)));
-            cells.push(format!("{:.0} %", 100.0 * score.unwrap_or(gb_per_s) / of_choice));
+            // A score that other jobs' losses make negative has no share.
+            let share = score.unwrap_or(gb_per_s) / of_choice;
+            cells.push(if of_choice > 0.0 { format!("{:.0} %", 100.0 * share) } else { "–".into() });
             cells.push(list_cell(&gpus, LIST_WIDTH));
             t.add_row(cells);
         };
