@@ -86,6 +86,7 @@ impl Packet {
                     0 => Disagreement::Settings,
                     1 => Disagreement::Size,
                     2 => Disagreement::Ranks,
+                    3 => Disagreement::TooLarge,
                     _ => return Err(Malformed("unknown disagreement")),
                 };
                 Packet::Disagreed { comm, reason }
