@@ -138,6 +138,9 @@ pub fn take_waiting(owner: u64) -> Option<Arc<ProfilerContext>> {
     Some(waiting.swap_remove(at))
 }
 
+/// The first profiler interface that reports groups, launches and captures (NCCL 2.28).
+const PROFILER_TELLS_GROUPS: u32 = 5;
+
 /// Why mode adaptive only observes.
 pub const CAPTURES_UNKNOWN: &str = "this NCCL does not report CUDA graph captures, where trying arms does lasting harm, so all communicators stay at AUTO; \
      use NCCL 2.28 or later with the profiler loaded, or set LINKWISE_GRAPHS=none if the program captures no graphs";
@@ -157,13 +160,16 @@ pub fn tuner_init(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Opti
     let id = id.or(last.map(|l| l.0));
     let mut guard = running();
     let run = guard.get_or_insert_default();
-    let reports_captures = profiled.is_some() && PROFILER_API.load(Ordering::Relaxed) >= 5;
+    let reports_captures = profiled.is_some() && PROFILER_API.load(Ordering::Relaxed) >= PROFILER_TELLS_GROUPS;
     let role = role_of(config, run, id, reports_captures, ranks as u32)?;
     // Without an identifier: a name for the trace, common to communicators of one shape.
     let id = id.unwrap_or_else(|| wire::bytes::hash(format!("{ranks} {nodes}").as_bytes()));
     let ordinal = run.next_ordinal(id);
     let rank = last.map_or(-1, |l| l.1);
     let comm = new_comm(config, Identity { id, ordinal, rank, ranks: ranks as u32, nodes: nodes as u32 }, role);
+    if profiled.is_some() && PROFILER_API.load(Ordering::Relaxed) >= PROFILER_TELLS_GROUPS {
+        comm.set_tells_launches();
+    }
     if let Some(p) = &profiled {
         let _ = p.comm.set(comm.clone());
     }

@@ -19,6 +19,8 @@ const KERNEL_CHANNEL: u64 = 0x40;
 /// An outermost group: from `ncclGroupStart`, or a call outside any group, to its end. Its context is that of the group's first communicator.
 const GROUP_API: u64 = 0x100;
 const COLL_API: u64 = 0x200;
+/// v5 and later: a kernel of a group is being launched, or captured into a CUDA graph, on one communicator.
+const KERNEL_LAUNCH: u64 = 0x800;
 /// State of a kernel's channel: stopped; the arguments hold the time.
 const CHANNEL_STOPPED: c_int = 22;
 
@@ -83,7 +85,7 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
             events |= KERNEL_CHANNEL;
         }
         // NCCL always reports the parents of requested events.
-        events |= if api >= 5 { COLL_API | GROUP_API } else { GROUP };
+        events |= if api >= 5 { COLL_API | GROUP_API | KERNEL_LAUNCH } else { GROUP };
         // SAFETY: the addresses of the mask and the context; `finalize` takes the context back.
         unsafe {
             *mask |= events as c_int;
@@ -227,6 +229,12 @@ unsafe fn start(
                         comm.set_group(e.head.parent.addr() as u64);
                     }
                 }
+                0
+            }
+            KERNEL_LAUNCH => {
+                // SAFETY: as above; `parent` is the group's handle.
+                let group = unsafe { &*event.cast::<HeadV5>() }.parent.addr() as u64;
+                profiled.comm.get().inspect(|c| c.on_launch(group));
                 0
             }
             GROUP_API => EVENTS.group(),
