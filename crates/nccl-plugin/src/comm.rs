@@ -304,7 +304,7 @@ impl Comm {
                 group: decision::wrapped_group(self.group.load(Ordering::Relaxed)),
             };
             self.ring.stage(&decision.pack());
-            if !self.tells_launches.load(Ordering::Relaxed) {
+            if !self.is_provisional() {
                 self.ring.publish();
             }
         }
@@ -312,7 +312,7 @@ impl Comm {
 
     #[inline]
     fn next_arm(&self, slot: Slot, log: impl Fn(&str)) -> (u64, Arm, Option<u64>, bool) {
-        if self.tells_launches.load(Ordering::Relaxed) {
+        if self.is_provisional() {
             self.enter_group();
         }
         // SeqCst, paired with `on_message`: either the proposal sees this call as begun, or this call sees the proposal's boundary.

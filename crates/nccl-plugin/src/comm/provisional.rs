@@ -50,6 +50,12 @@ impl Comm {
         self.group.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The next questions count only once their group is launched.
+    #[inline]
+    pub(super) fn is_provisional(&self) -> bool {
+        self.tells_launches.load(Ordering::Relaxed) && self.group.load(Ordering::Relaxed) != 0
+    }
+
     /// A question: the first of its group settles the group before.
     #[inline]
     pub(super) fn enter_group(&self) {
@@ -95,7 +101,7 @@ impl Comm {
 
     /// An epoch is about to begin at a question whose group may be simulated.
     pub(super) fn remember_before_switch(&self, state: &mut BoundaryState, next: &Arc<Epoch>) {
-        if !self.tells_launches.load(Ordering::Relaxed) {
+        if !self.is_provisional() {
             return;
         }
         let group = self.asked_group.load(Ordering::Relaxed);
