@@ -213,7 +213,7 @@ impl Worker {
 fn confirmation(message: &ToMember) -> Option<ToLeader> {
     match message {
         ToMember::Commit(epoch) | ToMember::Abort(epoch) => Some(ToLeader::Confirm { epoch: *epoch, begun: 0 }),
-        ToMember::Propose(_) => None,
+        _ => None,
     }
 }
 
