@@ -150,6 +150,8 @@ pub struct Comm {
     /// In [`Role::Follow`]: the plans used while the job's epoch has any plan.
     table: Vec<SlotPlan>,
     born: Instant,
+    /// Why the rank only observes although the mode changes arms.
+    stays_at_auto: Option<String>,
     /// NCCL's identifier of the communicator; on releases without one, a hash of its shape.
     pub id: u64,
     /// Index of this rank among those that its process has in the communicator.
@@ -198,6 +200,7 @@ impl Comm {
             followers: Mutex::default(),
             table: Vec::new(),
             born: Instant::now(),
+            stays_at_auto: None,
             id: who.id,
             ordinal: who.ordinal,
             rank: who.rank,
@@ -210,6 +213,16 @@ impl Comm {
     pub fn with_table(mut self, table: Vec<SlotPlan>) -> Self {
         self.table = table;
         self
+    }
+
+    /// Sets why the rank only observes although the mode changes arms.
+    pub fn with_reason(mut self, why: Option<String>) -> Self {
+        self.stays_at_auto = why;
+        self
+    }
+
+    pub fn stays_at_auto(&self) -> Option<&str> {
+        self.stays_at_auto.as_deref()
     }
 
     pub fn role(&self) -> Role {

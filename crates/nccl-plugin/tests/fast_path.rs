@@ -223,6 +223,7 @@ fn the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call() {
             .args(["--exact", name, "--nocapture"])
             .env("LINKWISE_MODE", "adaptive")
             .env("LINKWISE_GRAPHS", "none")
+            .env("LINKWISE_SIMULATED_GROUPS", "none")
             .env("LINKWISE_RENDEZVOUS", format!("folder:{}", folder.path().display()))
             .output()
             .unwrap();

@@ -29,6 +29,8 @@ fn job(version: &str, test: &str, folder: &std::path::Path) -> BenchSpec {
     let trace = folder.join("trace");
     let settings = [
         ("MODE", "profile"),
+        ("JOB", "closed"),
+        ("SIMULATED_GROUPS", "none"),
         ("PROFILE", profile.to_str().unwrap()),
         ("RENDEZVOUS", &rendezvous(&format!("{test}-{}", version.replace('.', "-")))),
         ("TRACE", trace.to_str().unwrap()),
