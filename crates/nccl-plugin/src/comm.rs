@@ -11,6 +11,7 @@
 
 mod agree;
 mod decision;
+mod digest;
 mod provisional;
 mod runs;
 
@@ -18,7 +19,9 @@ pub use decision::CallDecision;
 
 use crate::cost_table::{CostTable, Survey};
 use agreement::epoch::{RUN_SLOTS_MAX, SLOT_PLANS_MAX, arm_code, arm_of_code};
-use agreement::{CallAction, Epoch, Member, Slot, SlotPlan};
+use agreement::message::NO_ENTRY;
+use agreement::{CallAction, Epoch, Member, Slot, SlotPlan, SlotView};
+use digest::Digest;
 use runs::RunCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -42,8 +45,8 @@ const ARM_FLAG: u32 = 1 << 30;
 #[derive(Debug, Default)]
 struct BoundaryState {
     member: Member,
-    /// By slot: the cost-table entries that were possible in all its calls.
-    masks: Vec<(Slot, u32)>,
+    /// What this rank has seen of each slot, ascending by slot, and in how many calls.
+    views: Vec<(SlotView, u64)>,
     /// The longest wait for a verdict, and the number of waits.
     waited: Duration,
     waits: u64,
@@ -136,6 +139,7 @@ pub struct Comm {
     /// The group of the last questions, and `begun` before them.
     asked_group: AtomicU64,
     begun_before: AtomicU64,
+    digest: Digest,
     slots: Box<[AtomicU32]>,
     cells: Box<[RunCell]>,
     ring: Ring,
@@ -190,6 +194,7 @@ impl Comm {
             group_ns: AtomicU64::new(0),
             asked_group: AtomicU64::new(0),
             begun_before: AtomicU64::new(0),
+            digest: Digest::default(),
             slots: (0..SLOT_PLANS_MAX).map(|_| AtomicU32::new(0)).collect(),
             cells: (0..RUN_SLOTS_MAX).map(|_| RunCell::default()).collect(),
             ring: Ring::new(records),
@@ -250,6 +255,11 @@ impl Comm {
             0 => self.now_ns(),
             group => group,
         }
+    }
+
+    /// NCCL has launched the collective of this number, and reports that before the next question.
+    pub fn on_collective(&self, sequence: u64) {
+        self.digest.set_sequence(sequence);
     }
 
     /// NCCL reports whether the next calls are captured into a CUDA graph.
@@ -325,7 +335,8 @@ impl Comm {
 
     #[inline]
     fn next_arm(&self, slot: Slot, log: impl Fn(&str)) -> (u64, Arm, Option<u64>, bool) {
-        if self.is_provisional() {
+        let provisional = self.is_provisional();
+        if provisional {
             self.enter_group();
         }
         // SeqCst, paired with `on_message`: either the proposal sees this call as begun, or this call sees the proposal's boundary.
@@ -333,6 +344,7 @@ impl Comm {
         if number >= self.boundary.load(Ordering::SeqCst) {
             crate::overhead::boundary(|| self.cross_boundary(number, log));
         }
+        self.digest.add(number, slot, provisional);
         let captured = self.captured.load(Ordering::Relaxed);
         let value = self.slots.get(slot.index()).map_or(0, |s| s.load(Ordering::Relaxed));
         if value & RUNS_FLAG == 0 {
@@ -422,12 +434,19 @@ impl Comm {
         self.epoch.store(epoch.map_or(0, |e| e.number), Ordering::Relaxed);
     }
 
-    /// Records which cost-table entries a call of the slot had.
-    pub fn note_entries(&self, slot: Slot, mask: u32) {
+    /// Records which cost-table entries a call of the slot had, and which of them AUTO takes.
+    pub fn note_entries(&self, slot: Slot, mask: u32, auto: u8) {
         let mut boundary_state = self.boundary_state();
-        match boundary_state.masks.iter().position(|(s, _)| *s == slot) {
-            Some(i) => boundary_state.masks[i].1 &= mask,
-            None => boundary_state.masks.push((slot, mask)), // at most one per slot: 320
+        let views = &mut boundary_state.views; // at most one per slot: 320
+        match views.binary_search_by_key(&slot, |(v, _)| v.slot) {
+            Ok(i) => {
+                if let Some((view, calls)) = views.get_mut(i) {
+                    view.mask &= mask;
+                    view.auto = if view.auto == auto { auto } else { NO_ENTRY };
+                    *calls += 1;
+                }
+            }
+            Err(i) => views.insert(i, (SlotView { slot, mask, auto }, 1)),
         }
     }
 

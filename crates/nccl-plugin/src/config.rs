@@ -115,6 +115,8 @@ pub struct TestOptions {
     pub alone: bool,
     /// `LINKWISE_TEST_PANIC=1`: every entry point panics.
     pub panic: bool,
+    /// `LINKWISE_TEST_UNLIKE=1`: NCCL's settings are not compared, as if the ranks' cost tables differed for another reason.
+    pub unlike: bool,
 }
 
 /// A setting that is wrong.
@@ -160,7 +162,7 @@ const FORMER_KEYS: [(&str, &str); 2] = [("rendezvous", "meeting"), ("intra_node_
 const RENDEZVOUS_FALLBACK: [&str; 2] = ["LINKWISE_RENDEZVOUS_FALLBACK", "LINKWISE_MEETING_ELSE"];
 const EPOCH_CALLS: &str = "a number of calls, 1 to 65536";
 /// Settings of tests only.
-const TEST_KEYS: [&str; 4] = ["test", "test_rewards", "test_alone", "test_panic"];
+const TEST_KEYS: [&str; 5] = ["test", "test_rewards", "test_alone", "test_panic", "test_unlike"];
 
 /// The value of a setting and where it was found: a variable, or file:line.
 type Setting = (String, String);
@@ -346,6 +348,7 @@ impl<'a> Sources<'a> {
             rewards: self.parsed_file("test_rewards", Script::parse)?,
             alone: self.is_one("test_alone")?,
             panic: self.is_one("test_panic")?,
+            unlike: self.is_one("test_unlike")?,
         })
     }
 }
@@ -401,7 +404,8 @@ impl Config {
             self.epoch_calls,
             self.reward
         );
-        alike::pack(wire::bytes::hash(text.as_bytes()), release, &self.nccl)
+        let nccl = if self.test.unlike { &NcclSettings::default() } else { &self.nccl };
+        alike::pack(wire::bytes::hash(text.as_bytes()), release, nccl)
     }
 }
 

@@ -31,4 +31,5 @@ pub mod profile;
 pub mod rewards;
 pub mod step;
 pub mod trace;
+pub mod views;
 mod worker;

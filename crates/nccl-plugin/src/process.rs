@@ -104,6 +104,15 @@ pub fn settings() -> &'static Arc<Config> {
     })
 }
 
+/// NCCL 2.27 reports collectives as they are launched, not later from a thread of CUDA: so it is without CUDA graphs, unless CUDA waits for every
+/// launch. Then the numbers that it gives them are part of the digest of calls.
+pub fn collectives_are_reported_at_once() -> bool {
+    static AT_ONCE: OnceLock<bool> = OnceLock::new();
+    *AT_ONCE.get_or_init(|| {
+        settings().no_graphs && std::env::var_os("CUDA_LAUNCH_BLOCKING").is_none_or(|v| v.is_empty() || v == "0")
+    })
+}
+
 /// The profiler's data of one rank and communicator.
 #[derive(Debug)]
 pub struct ProfilerContext {

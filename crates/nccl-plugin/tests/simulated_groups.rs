@@ -58,6 +58,9 @@ impl Schedule {
                 Role::Tune,
                 4096,
             );
+            for bytes in SIZES.repeat(2) {
+                comm.note_entries(Slot::of(Collective::AllReduce, bytes), 0b11_1111, 3); // seen at AUTO
+            }
             if told {
                 comm.set_tells_launches();
             }

@@ -11,7 +11,9 @@ use tune::{Algorithm, Arm, Collective, Protocol};
 const BYTES: u64 = 1 << 20;
 
 fn comm(role: Role) -> Arc<Comm> {
-    Arc::new(Comm::new(Identity { id: 1, ordinal: 0, rank: 0, ranks: 2, nodes: 1 }, role, 64))
+    let comm = Comm::new(Identity { id: 1, ordinal: 0, rank: 0, ranks: 2, nodes: 1 }, role, 64);
+    (0..2).for_each(|_| comm.note_entries(Slot::of(Collective::AllReduce, BYTES), 0b11_1111, 3)); // seen at AUTO
+    Arc::new(comm)
 }
 
 fn epoch(number: u64, from_call: u64, arm: Arm) -> Arc<Epoch> {

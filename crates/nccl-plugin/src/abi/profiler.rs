@@ -239,7 +239,13 @@ unsafe fn start(
         let Some(profiled) = (unsafe { context.cast::<ProfilerContext>().as_ref() }) else { return };
         let number = match kind(event) {
             // SAFETY: an event of this kind has these members.
-            COLL => unsafe { enqueued(profiled, &(*event.cast::<WithHead<HeadV5, CollV5>>()).event) },
+            COLL => unsafe {
+                let collective = &(*event.cast::<WithHead<HeadV5, CollV5>>()).event;
+                if groups_by_launch && process::collectives_are_reported_at_once() {
+                    profiled.comm.get().inspect(|c| c.on_collective(collective.sequence));
+                }
+                enqueued(profiled, collective)
+            },
             KERNEL_CHANNEL => {
                 // SAFETY: as above; `parent` is the collective's handle, a number of ours, not a pointer.
                 let e = unsafe { &*event.cast::<WithHead<HeadV5, KernelChannel>>() };

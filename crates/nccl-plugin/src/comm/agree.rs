@@ -1,7 +1,8 @@
 //! A rank's side of the agreement between calls: messages of the leader and, for the job, its followers.
 
-use super::{BoundaryState, Comm, lock};
-use agreement::{Epoch, Member, Slot, ToLeader, ToMember};
+use super::{BoundaryState, Comm, Role, lock};
+use crate::views::{CALLS_BEFORE_VIEW, can_use, leaves_auto};
+use agreement::{Epoch, Member, Slot, SlotView, ToLeader, ToMember};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -20,9 +21,13 @@ impl Comm {
         }
         let begun = all.iter().map(|c| c.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
         let mut answers = all.iter().zip(&mut held).map(|(c, boundary_state)| {
-            let BoundaryState { member, masks, again, .. } = &mut **boundary_state;
-            let after_again = |epoch: &Epoch| again.back().is_none_or(|a| a.from_call < epoch.from_call);
-            let answer = member.on_message(message, begun, |epoch| after_again(epoch) && possible(epoch, masks));
+            let BoundaryState { member, views, again, .. } = &mut **boundary_state;
+            let can_run = |epoch: &Epoch| match message {
+                ToMember::Ask(_) => true, // the views say what is possible
+                _ => again.back().is_none_or(|a| a.from_call < epoch.from_call) && possible(epoch, views),
+            };
+            let mut answer = member.on_message(message, begun, can_run);
+            c.complete(&mut answer, message, views);
             c.boundary.store(boundary_state.boundary(), Ordering::SeqCst);
             answer
         });
@@ -33,6 +38,19 @@ impl Comm {
         drop(held);
         all.iter().for_each(|c| c.verdict.notify_all());
         answer
+    }
+
+    /// Adds what this rank has seen to an answer of its member.
+    fn complete(&self, answer: &mut Option<ToLeader>, to: &ToMember, views: &[(SlotView, u64)]) {
+        let digest_at = |calls| self.digest.at(calls).filter(|_| self.role != Role::Job);
+        match (answer, to) {
+            (Some(ToLeader::Ready { digest, slots, .. }), ToMember::Ask(e)) => {
+                *digest = digest_at(e.check_at);
+                *slots = e.plans.iter().filter_map(|p| view_of(views, p.slot)).collect();
+            }
+            (Some(ToLeader::Status { digest, .. }), ToMember::Check { at }) => *digest = digest_at(*at),
+            _ => {}
+        }
     }
 
     /// The communicator ends, perhaps while one of its calls waits for a verdict (`ncclCommAbort` from another thread). That call continues at once
@@ -83,13 +101,12 @@ impl Comm {
     }
 }
 
-/// True if every arm to be tried was a possible entry in all calls of its slot that this rank has seen. An arm without runs comes from a table: a
-/// call that cannot use it stays at AUTO ([`CostTable::prefer`](crate::cost_table::CostTable::prefer)) on all ranks, since their cost tables are
-/// equal.
-fn possible(epoch: &Epoch, masks: &[(Slot, u32)]) -> bool {
-    epoch.plans.iter().filter(|plan| !plan.runs.is_empty()).all(|plan| {
-        let mask = masks.iter().find(|(s, _)| *s == plan.slot).map_or(u32::MAX, |(_, m)| *m);
-        let arms = plan.runs.iter().map(|r| r.arm).chain([plan.settled]);
-        arms.filter_map(crate::cost_table::entry_of).all(|i| mask >> i & 1 == 1)
-    })
+fn view_of(views: &[(SlotView, u64)], slot: Slot) -> Option<SlotView> {
+    let (view, calls) = views.get(views.binary_search_by_key(&slot, |(v, _)| v.slot).ok()?)?;
+    (*calls >= CALLS_BEFORE_VIEW).then_some(*view)
+}
+
+/// True if this rank has seen every slot that leaves AUTO and has all its arms.
+fn possible(epoch: &Epoch, views: &[(SlotView, u64)]) -> bool {
+    epoch.plans.iter().filter(|p| leaves_auto(p)).all(|p| view_of(views, p.slot).is_some_and(|view| can_use(p, &view)))
 }

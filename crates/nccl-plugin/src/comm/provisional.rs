@@ -41,6 +41,7 @@ impl Comm {
     pub fn on_launch(&self, group: u64) {
         if self.asked_group.load(Ordering::Relaxed) == group {
             self.launched.store(true, Ordering::Relaxed);
+            self.digest.confirm(self.begun.load(Ordering::Relaxed));
             self.ring.publish();
         }
     }
@@ -69,6 +70,7 @@ impl Comm {
         self.asked_group.store(group, Ordering::Relaxed);
         self.launched.store(false, Ordering::Relaxed);
         self.begun_before.store(self.begun.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.digest.begin_group();
     }
 
     /// The group of the last questions was simulated.
@@ -94,6 +96,7 @@ impl Comm {
             }
         }
         self.ring.discard();
+        self.digest.take_group_back();
         // The boundary first: a proposal that sees the lower number must not find the boundary of an epoch that no longer began.
         self.boundary.store(state.boundary(), Ordering::SeqCst);
         self.begun.store(self.begun_before.load(Ordering::Relaxed), Ordering::SeqCst);

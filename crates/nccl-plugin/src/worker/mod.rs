@@ -64,7 +64,16 @@ struct LocalRank {
     /// Counted calls that wait for the end of their step.
     in_step: VecDeque<CallDecision>,
     intervals: crate::rewards::Intervals,
+    /// A call could not take the arm in force: the leader must return the communicator to AUTO for good.
+    doubt: Option<Doubt>,
     left: bool,
+}
+
+/// Why a rank no longer trusts the agreement on its communicator.
+struct Doubt {
+    why: String,
+    /// When the leader was last told; messages may be lost.
+    told_at: Option<Instant>,
 }
 
 /// A communicator that this process leads.
@@ -236,6 +245,7 @@ impl Worker {
         let steps = crate::step::drain();
         let launched = self.drain_launches();
         self.drain();
+        self.tell_doubts();
         self.time_steps(&steps);
         self.send_readings();
         self.match_events(&launched);
@@ -299,6 +309,7 @@ impl Worker {
             readings: Vec::new(),
             in_step: VecDeque::new(),
             intervals: crate::rewards::Intervals::default(),
+            doubt: None,
             left: false,
         };
         if matches!(local.comm.role(), Role::Tune | Role::Job) {
