@@ -77,6 +77,27 @@ fn without_identifiers_a_table_is_used_once_all_processes_hold_it() {
 }
 
 #[test]
+fn a_job_that_is_not_said_to_be_closed_stays_at_auto_with_one_line() {
+    let name = "a_job_that_is_not_said_to_be_closed_stays_at_auto_with_one_line";
+    // A communicator with a process outside of the job cannot be recognised, and would hang.
+    for version in versions() {
+        for promise in ["LINKWISE_JOB", "LINKWISE_SIMULATED_GROUPS"] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut open = job(&version, &format!("open-{promise}"), folder.path());
+            open.plugin_env.retain(|(name, _)| name != promise);
+            if version.starts_with("2.21") && promise == "LINKWISE_SIMULATED_GROUPS" {
+                continue; // has no simulated groups
+            }
+            let Some(report) = run(name, &open) else { return };
+            let all = arms(folder.path());
+            assert!(all.len() == 4 && all.iter().all(|a| a.iter().all(|arm| arm == "AUTO")), "{version}");
+            let said: Vec<_> = report.warnings.iter().filter(|w| w.contains(promise)).collect();
+            assert_eq!(said.len(), 1, "{version}: {:?}", report.warnings);
+        }
+    }
+}
+
+#[test]
 fn processes_with_different_tables_all_stay_at_auto() {
     let name = "processes_with_different_tables_all_stay_at_auto";
     for version in versions() {
