@@ -140,7 +140,7 @@ fn one_call(comm: &Comm) -> Arm {
     let mut table = [-1.0f32; 21];
     table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
     let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
-    comm.call(Call { collective: 4, bytes: 1 << 20 }, &mut costs, &mut 0, |_| {});
+    comm.call(Call { collective: 4, bytes: 1 << 20 }, &mut costs, &mut 0, |_| {}).unwrap();
     comm.take_decision().unwrap().arm
 }
 
