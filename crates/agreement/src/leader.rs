@@ -111,8 +111,9 @@ pub struct Leader {
     ahead_min: u64,
     /// Time from a proposal to its first call, by the measured rate of calls; 0: as near as `ahead` says.
     lead_us: u64,
-    /// Epochs lapse unless renewed.
+    /// Epochs lapse unless renewed: after this many calls, or as the lead says.
     lapses: bool,
+    lease_calls: Option<u64>,
     /// Ask before proposing.
     asks: bool,
     /// A plan counts only if every rank has seen its slot.
@@ -153,6 +154,7 @@ impl Leader {
             ahead_min: AHEAD_MIN,
             lead_us: 0,
             lapses: true,
+            lease_calls: None,
             asks: true,
             needs_views: false,
             repeat_us,
@@ -186,6 +188,12 @@ impl Leader {
         if lead_us > 0 {
             self.give_up_us = lead_us / 2;
         }
+        self
+    }
+
+    /// Epochs lapse after this many calls, whatever the lead.
+    pub fn lease_calls(mut self, calls: u64) -> Self {
+        self.lease_calls = Some(calls);
         self
     }
 
@@ -295,8 +303,9 @@ impl Leader {
         } else if epoch.from_call < self.farthest + distance {
             return self.drop_question(Vec::new()); // too late: it lapses
         }
-        if self.lead_us > 0 && self.lapses && (epoch.renews || !epoch.plans.is_empty()) {
-            epoch.until_call = epoch.from_call.saturating_add(distance.saturating_mul(LEASE_LEADS));
+        let by_lead = (self.lead_us > 0 && self.lapses).then(|| distance.saturating_mul(LEASE_LEADS));
+        if let Some(calls) = self.lease_calls.or(by_lead).filter(|_| epoch.renews || !epoch.plans.is_empty()) {
+            epoch.until_call = epoch.from_call.saturating_add(calls);
         }
         self.stage = Stage::Proposed { epoch: Arc::new(epoch), since_us: now_us };
         self.begin_stage(now_us, send);

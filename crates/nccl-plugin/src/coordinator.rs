@@ -441,6 +441,11 @@ impl EpochCoordinator {
         self.apply_outcome();
     }
 
+    /// Positions of the members whose answer is outstanding.
+    pub fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
+        self.leader.unanswered()
+    }
+
     /// No member's answer is outstanding.
     pub fn is_idle(&self) -> bool {
         self.leader.is_idle()
