@@ -40,6 +40,7 @@ fn with_settings(command: &mut Command, settings: &[(&str, &str)]) -> Output {
             command.env_remove(name);
         }
     }
+    command.env("LINKWISE_LEAD", "0"); // short programs
     command.envs(settings.iter().map(|(k, v)| (format!("LINKWISE_{k}"), v))).output().unwrap()
 }
 
