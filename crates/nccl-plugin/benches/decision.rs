@@ -17,6 +17,7 @@ fn comms(n: usize) -> Vec<Comm> {
     let make = |i: usize| {
         let who = Identity { id: i as u64, ordinal: 0, rank: 0, ranks: 8, nodes: 1 };
         let comm = Comm::new(who, Role::Tune, RING_RECORDS);
+        (0..2).for_each(|_| comm.note_entries(Slot::of(Collective::AllReduce, BYTES), 0b11_1111, 3)); // seen at AUTO
         let arm = Arm::new(Algorithm::Tree, Protocol::Ll128);
         let plan = SlotPlan {
             slot: Slot::of(Collective::AllReduce, BYTES),
@@ -40,7 +41,7 @@ fn decision(bencher: divan::Bencher<'_, '_>, n: usize) {
         table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 80.0, 65.0, 75.0]);
         let mut channels = 0;
         let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
-        comms[at].call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut channels, |_| {});
+        comms[at].call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut channels, |_| {}).unwrap();
         while comms[at].take_decision().is_some() {}
         table
     });

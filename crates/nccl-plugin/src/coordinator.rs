@@ -6,6 +6,7 @@
 //! is reported to its policies as calls without a time.
 
 use crate::rewards::{Reduced, Reduction};
+use crate::views::{Asking, can_use};
 use agreement::epoch::{RUN_SLOTS_MAX, RUNS_MAX};
 use agreement::leader::Difference;
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
@@ -79,8 +80,6 @@ pub struct EpochCoordinator {
     connected: u8,
     in_force: u64,
     pending: Option<PendingPlans>,
-    /// Slots of a fixed table whose arms not every rank can use: they stay at AUTO.
-    impossible: Vec<Slot>,
     stopped: bool,
     /// The epoch that returns to AUTO after a stop, proposed or in force.
     stop_epoch: Option<u64>,
@@ -90,6 +89,9 @@ pub struct EpochCoordinator {
     last_planned_us: u64,
     learned: Vec<LearnedTime>,
     step_reports: StepReports,
+    asking: Asking,
+    /// In [`CoordinatorMode::Fixed`]: the part of the table in force.
+    fixed: Vec<SlotPlan>,
 }
 
 /// Whether the program reports its steps.
@@ -118,6 +120,8 @@ pub struct LearnedTime {
 
 /// The arms by slot that apply if the proposal is committed.
 struct PendingPlans {
+    /// The plans of a fixed table.
+    fixed: Vec<SlotPlan>,
     planned: BTreeMap<Slot, Vec<usize>>,
 }
 
@@ -129,7 +133,6 @@ impl EpochCoordinator {
     pub fn new(members: usize, mode: CoordinatorMode) -> Self {
         EpochCoordinator {
             leader: Leader::new(members, REPEAT_US, GIVE_UP_US),
-            impossible: Vec::new(),
             members,
             mode,
             observed: BTreeMap::new(),
@@ -144,12 +147,21 @@ impl EpochCoordinator {
             last_planned_us: 0,
             learned: Vec::new(),
             step_reports: StepReports::Unknown,
+            asking: Asking::new(members),
+            fixed: Vec::new(),
         }
     }
 
     /// The leader's own rank has made a call.
     pub fn on_call(&mut self, d: &crate::comm::CallDecision, now_us: u64) {
         let slot = d.slot();
+        let concerns = match &self.mode {
+            CoordinatorMode::Fixed(table) => table.iter().any(|p| p.slot == slot),
+            CoordinatorMode::Learn { .. } => true,
+        };
+        if concerns {
+            self.asking.on_call(slot, d.mask, d.auto);
+        }
         if let Some((a, _)) = crate::cost_table::entry(d.auto) {
             self.connected |= 1 << a as u8;
         }
@@ -173,6 +185,14 @@ impl EpochCoordinator {
         match message {
             ToLeader::Readings(all) => all.iter().for_each(|s| self.on_reading(from, s)),
             ToLeader::Stop => self.stop(),
+            ToLeader::Ready { slots, .. } => {
+                for view in slots {
+                    if self.asking.views.add(from, view) {
+                        self.drop_impossible(view.slot);
+                    }
+                }
+                self.leader.on_message(from, message, now_us, |to, m| out.push((to, m)));
+            }
             m => self.leader.on_message(from, m, now_us, |to, m| out.push((to, m))),
         }
         self.apply_outcome();
@@ -204,15 +224,16 @@ impl EpochCoordinator {
     fn apply_lapse(&mut self) {
         if self.leader.take_lapsed() {
             let lapsed = std::mem::take(&mut self.in_force);
+            self.fixed.clear();
             self.slots.values_mut().for_each(|slot_state| slot_state.finish_epoch(lapsed));
         }
     }
 
     fn apply_outcome(&mut self) {
         let Some(ended) = self.leader.take_ended() else { return };
-        self.impossible.extend(ended.impossible);
         let Some(p) = self.pending.take() else { return };
         if !ended.committed {
+            self.asking.ask_again(ended.epoch.plans.iter().map(|plan| plan.slot));
             // The planned calls will not run with these arms.
             for (slot, planned) in p.planned {
                 if let Some(slot_state) = self.slots.get_mut(&slot) {
@@ -222,6 +243,7 @@ impl EpochCoordinator {
             return;
         }
         let previous = std::mem::replace(&mut self.in_force, ended.epoch.number);
+        self.fixed = p.fixed;
         self.first_exhausted_us = None;
         for (slot, planned) in p.planned {
             if let Some(slot_state) = self.slots.get_mut(&slot) {
@@ -289,17 +311,21 @@ impl EpochCoordinator {
         if !self.leader.is_idle() || self.leader.is_closed() || self.left {
             return;
         }
+        if let Some(question) = self.asking.due(now_us).filter(|_| !self.stopped) {
+            out.extend((0..self.members).map(|to| (to, question.clone())));
+        }
+        let mut fixed = Vec::new();
         let (plans, planned) = if self.stopped {
             if self.stop_epoch == Some(self.in_force) {
                 return; // AUTO is in force for the rest of the job
             }
             Default::default()
-        } else if let CoordinatorMode::Fixed(plans) = &self.mode {
-            if self.in_force > 0 {
+        } else if let CoordinatorMode::Fixed(table) = &self.mode {
+            fixed = self.asking.views.usable(table);
+            if fixed == self.fixed {
                 return;
             }
-            let possible = plans.iter().filter(|p| !self.impossible.contains(&p.slot)).cloned().collect();
-            (possible, BTreeMap::new())
+            (fixed.clone(), BTreeMap::new())
         } else {
             if self.step_reports == StepReports::JustBegun {
                 self.step_reports = StepReports::Present;
@@ -311,14 +337,23 @@ impl EpochCoordinator {
             }
             self.plan_epoch()
         };
-        self.pending = Some(PendingPlans { planned });
+        self.pending = Some(PendingPlans { fixed, planned });
         let epoch = self.leader.propose(plans, begun_here, now_us, |to, m| out.push((to, m)));
         if self.stopped {
             self.stop_epoch = epoch.map(|e| e.number);
         }
     }
 
-    /// Builds policies for slots with enough calls.
+    /// A rank has an arm no longer: the slot's policy begins again with those that are left.
+    fn drop_impossible(&mut self, slot: Slot) {
+        let Some(view) = self.asking.views.of_all(slot) else { return };
+        let plan = |arm: &Arm| SlotPlan { slot, runs: Vec::new(), settled: *arm };
+        if self.slots.get(&slot).is_some_and(|s| !s.arms.iter().all(|arm| can_use(&plan(arm), &view))) {
+            self.slots.remove(&slot);
+        }
+    }
+
+    /// Builds policies for slots with enough calls, of arms that all ranks have.
     fn create_policies(&mut self) {
         let CoordinatorMode::Learn { build, explore_all, .. } = &self.mode else { return };
         for (slot, observed) in &self.observed {
@@ -328,9 +363,11 @@ impl EpochCoordinator {
             {
                 continue;
             }
+            let Some(view) = self.asking.views.of_all(*slot) else { continue };
+            let mask = observed.mask & view.mask;
             let mut arms = vec![Arm::AUTO];
             for i in 0..crate::cost_table::ENTRIES as u8 {
-                let Some((a, p)) = crate::cost_table::entry(i).filter(|_| observed.mask >> i & 1 == 1) else {
+                let Some((a, p)) = crate::cost_table::entry(i).filter(|_| mask >> i & 1 == 1) else {
                     continue;
                 };
                 let usable = *explore_all || self.connected >> a as u8 & 1 == 1;
@@ -488,19 +525,31 @@ mod tests {
     fn agree(c: &mut EpochCoordinator, now_us: u64) -> usize {
         let (mut out, mut committed) = (Vec::new(), 0);
         c.tick(0, now_us, &mut out);
+        if matches!(out.as_slice(), [(_, ToMember::Ask(_))]) {
+            agree_to(c, &mut out, now_us, &mut committed);
+            c.tick(0, now_us, &mut out);
+        }
+        agree_to(c, &mut out, now_us, &mut committed);
+        committed
+    }
+
+    fn agree_to(c: &mut EpochCoordinator, out: &mut Vec<Outgoing>, now_us: u64, committed: &mut usize) {
         while let Some((_, message)) = out.pop() {
             let answer = match message {
-                ToMember::Ask(e) => ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots: Vec::new() },
+                ToMember::Ask(e) => {
+                    let view = |p: &SlotPlan| agreement::SlotView { slot: p.slot, mask: 0b11_1111, auto: 3 };
+                    let slots = e.plans.iter().map(view).collect();
+                    ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots }
+                }
                 ToMember::Check { .. } => ToLeader::Status { begun: 0, digest: None },
                 ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0 },
                 ToMember::Commit(n) | ToMember::Abort(n) => {
-                    committed += 1;
+                    *committed += 1;
                     ToLeader::Confirm { epoch: n, begun: 0 }
                 }
             };
-            c.on_message(0, &answer, now_us, &mut out);
+            c.on_message(0, &answer, now_us, out);
         }
-        committed
     }
 
     #[test]

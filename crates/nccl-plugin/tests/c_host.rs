@@ -121,6 +121,8 @@ fn a_table_in_force_changes_one_entry_from_the_agreed_call_on_counts_no_question
         ("LINKWISE_MODE", "profile"),
         ("LINKWISE_PROFILE", profile.to_str().unwrap()),
         ("LINKWISE_PROCESS", "0/8"),
+        ("LINKWISE_JOB", "closed"),
+        ("LINKWISE_SIMULATED_GROUPS", "none"),
         ("LINKWISE_TEST", "1"),
         ("LINKWISE_TEST_ALONE", "1"),
     ];
@@ -143,7 +145,10 @@ fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_reported_once() {
     let mut whole = b"mode = profile\nepoch_calls = 4\n".to_vec();
     let good = file("good", &whole);
     whole[9] = 0xff;
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
     let bad = [
+        fifo.to_str().unwrap().to_string(), // nothing ever writes to it
         file("binary", &[0, 255, 13, 10, 61, 61]),
         file("flipped", &whole),
         file("cut", b"mode = adaptive\nmeeti"),

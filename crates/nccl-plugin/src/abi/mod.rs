@@ -3,6 +3,7 @@
 //! Every entry point returns success, catches every panic, and writes its outputs only if it has a result.
 
 pub mod log;
+pub mod nccl;
 pub mod profiler;
 pub mod step;
 pub mod tuner;
@@ -13,8 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// `ncclResult_t`.
 pub type Status = c_int;
-/// The only status returned: any other fails the user's collective.
+/// The only status returned but for one case: any other fails the user's collective.
 pub const SUCCESS: Status = 0;
+/// `ncclRemoteError`: another thread has aborted the communicator while a call waited. The call must not go on: NCCL is freeing what it uses.
+pub const ABORTED: Status = 6;
 
 /// The first member of every table.
 #[repr(C)]

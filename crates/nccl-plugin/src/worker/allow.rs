@@ -3,6 +3,7 @@
 
 use crate::comm::{Comm, Role};
 use crate::config::{Config, Mode};
+use crate::views::leaves_auto;
 use agreement::{Epoch, SlotPlan, ToMember};
 
 /// False for arms that this rank's mode rules out.
@@ -17,9 +18,9 @@ pub fn allows(config: &Config, comm: &Comm, message: &ToMember) -> bool {
     }
 }
 
-/// True if each plan is one of the table's.
+/// True if each plan is one of the table's, or stays at AUTO.
 fn is_part_of(epoch: &Epoch, table: &[SlotPlan]) -> bool {
-    epoch.plans.iter().all(|plan| table.contains(plan))
+    epoch.plans.iter().all(|plan| !leaves_auto(plan) || table.contains(plan))
 }
 
 #[cfg(test)]

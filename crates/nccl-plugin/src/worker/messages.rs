@@ -1,9 +1,10 @@
 //! Messages between the worker and other ranks: rosters, proposals, verdicts, readings and the stop.
 
 use super::{LedCommunicator, LocalRank, Worker};
+use crate::alike;
 use crate::coordinator::Outgoing;
 use crate::trace::quoted;
-use agreement::{ProcessId, Roster, ToLeader, ToMember, TransportEvent};
+use agreement::{Disagreement, ProcessId, Roster, ToLeader, ToMember, TransportEvent};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,8 +19,18 @@ impl Worker {
     pub(super) fn on_event(&mut self, event: TransportEvent) {
         match event {
             TransportEvent::Disagreed { comm, reason } => {
-                self.files.warn(format!("communicator {comm:016x} stays at AUTO: {reason}"));
-                self.trace_stays_auto(comm, &reason.to_string());
+                let why = match reason {
+                    Disagreement::Settings { differ } => {
+                        format!(
+                            "{reason}; they differ in {}; this rank has {}",
+                            alike::differing(differ),
+                            self.config.nccl
+                        )
+                    }
+                    _ => reason.to_string(),
+                };
+                self.files.warn(format!("communicator {comm:016x} stays at AUTO: {why}"));
+                self.trace_stays_auto(comm, &why);
             }
             TransportEvent::Complete(roster) => self.on_roster(Arc::new(roster)),
             TransportEvent::Message { from, body } => {
