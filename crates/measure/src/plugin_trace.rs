@@ -65,6 +65,9 @@ pub struct TraceLine {
     /// Hash that identifies the host.
     pub host: String,
     pub host_name: Option<String>,
+    /// The site's own tuner and profiler, if linkwise asks them as well.
+    pub site_tuner: Option<String>,
+    pub site_profiler: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`.
     pub visible_gpus: Option<String>,
     /// Number of the process on its host.

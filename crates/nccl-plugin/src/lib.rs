@@ -26,6 +26,7 @@ pub mod policies;
 pub mod process;
 pub mod profile;
 pub mod rewards;
+pub mod site;
 pub mod step;
 pub mod trace;
 mod worker;

@@ -81,14 +81,17 @@ impl Trace {
 /// Longest name or list from the environment that is written, bytes.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Fields that locate this process: host name, visible GPUs (`CUDA_VISIBLE_DEVICES`) and the launcher's local rank. NCCL gives a plugin none
-/// of these.
+/// Fields about this process: the site's plugins that are asked as well, and its place: host name, visible GPUs (`CUDA_VISIBLE_DEVICES`) and the
+/// launcher's local rank. NCCL gives a plugin none of the latter.
 pub fn process_fields(env: impl Fn(&str) -> Option<String>) -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let text = |t: Option<String>| t.filter(|t| t.len() <= NAME_BYTES_MAX).map_or("null".into(), |t| quoted(&t));
     let local = agreement::launcher::local_rank(&env);
+    let (site_tuner, site_profiler) = crate::site::names();
     format!(
-        "\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
+        "\"site_tuner\":{},\"site_profiler\":{},\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
+        text(site_tuner),
+        text(site_profiler),
         text(Some(name)),
         text(env("CUDA_VISIBLE_DEVICES")),
         local.map_or("null".into(), |n| n.to_string())

@@ -147,6 +147,7 @@ impl GatheredTraces {
                 self.report.processes.push(PluginProcess {
                     host: text(&line.host, 32),
                     host_name: line.host_name.as_deref().map(|n| text(n, 64)),
+                    site_tuner: line.site_tuner.as_deref().map(|n| text(n, 64)),
                     pid: line.pid,
                     mode: text(&line.mode, 32),
                     policy: text(&line.policy, 64),

@@ -20,6 +20,8 @@ pub struct PluginProcess {
     pub host: String,
     /// The host's name, if the trace holds it.
     pub host_name: Option<String>,
+    /// The site's tuner, whose answer is AUTO.
+    pub site_tuner: Option<String>,
     /// The process id.
     pub pid: u64,
     /// Its mode.
