@@ -23,7 +23,7 @@ fn comms(n: usize) -> Vec<Comm> {
             runs: vec![ArmRun { arm, calls: 1 << 30 }],
             settled: arm,
         };
-        comm.on_message(&ToMember::Propose(Arc::new(Epoch { number: 1, from_call: 0, plans: vec![plan] })));
+        comm.on_message(&ToMember::Propose(Arc::new(Epoch::new(1, 0, vec![plan]))));
         comm.on_message(&ToMember::Commit(1));
         comm
     };

@@ -447,6 +447,8 @@ mod tests {
         c.tick(0, now_us, &mut out);
         while let Some((_, message)) = out.pop() {
             let answer = match message {
+                ToMember::Ask(e) => ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots: Vec::new() },
+                ToMember::Check { .. } => ToLeader::Status { begun: 0, digest: None },
                 ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0 },
                 ToMember::Commit(n) | ToMember::Abort(n) => {
                     committed += 1;

@@ -43,7 +43,7 @@ fn comm(i: u64) -> Comm {
     let arm = Arm::new(Algorithm::Tree, Protocol::Ll128);
     let slot = Slot::of(Collective::AllReduce, BYTES);
     let plan = SlotPlan { slot, runs: vec![ArmRun { arm, calls: 1 << 30 }], settled: arm };
-    comm.on_message(&ToMember::Propose(Arc::new(Epoch { number: 1, from_call: 0, plans: vec![plan] })));
+    comm.on_message(&ToMember::Propose(Arc::new(Epoch::new(1, 0, vec![plan]))));
     comm.on_message(&ToMember::Commit(1));
     call(&comm); // crosses the boundary
     comm
@@ -223,6 +223,7 @@ fn the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call() {
             .args(["--exact", name, "--nocapture"])
             .env("LINKWISE_MODE", "adaptive")
             .env("LINKWISE_GRAPHS", "none")
+            .env("LINKWISE_SIMULATED_GROUPS", "none")
             .env("LINKWISE_RENDEZVOUS", format!("folder:{}", folder.path().display()))
             .output()
             .unwrap();

@@ -20,9 +20,10 @@ impl Comm {
         }
         let begun = all.iter().map(|c| c.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
         let mut answers = all.iter().zip(&mut held).map(|(c, boundary_state)| {
-            let BoundaryState { member, masks, .. } = &mut **boundary_state;
-            let answer = member.on_message(message, begun, |epoch| possible(epoch, masks));
-            c.boundary.store(member.boundary(), Ordering::SeqCst);
+            let BoundaryState { member, masks, again, .. } = &mut **boundary_state;
+            let after_again = |epoch: &Epoch| again.back().is_none_or(|a| a.from_call < epoch.from_call);
+            let answer = member.on_message(message, begun, |epoch| after_again(epoch) && possible(epoch, masks));
+            c.boundary.store(boundary_state.boundary(), Ordering::SeqCst);
             answer
         });
         // The job's own answer is the strictest: the job gets the same message with the same count, and knows every
@@ -41,6 +42,9 @@ impl Comm {
         boundary_state.ended = true;
         self.verdict.notify_all();
         let waited = boundary_state.waiting > 0;
+        if !waited && !self.launched.load(Ordering::Relaxed) {
+            self.begun.store(self.begun_before.load(Ordering::Relaxed), Ordering::SeqCst);
+        }
         let left = self.verdict.wait_timeout_while(boundary_state, Duration::from_secs(1), |s| s.waiting > 0);
         drop(left);
         waited

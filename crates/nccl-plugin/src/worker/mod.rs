@@ -287,8 +287,8 @@ impl Worker {
             "{{\"kind\":\"{kind}\",\"comm\":\"{:016x}\",\"rank\":{},\"ordinal\":{},\"ranks\":{},\"nodes\":{}}}",
             comm.id, comm.rank, comm.ordinal, comm.ranks, comm.nodes
         ));
-        if comm.role() == Role::Observe && self.config.mode == Mode::Adaptive {
-            self.trace_stays_auto(comm.id, crate::process::CAPTURES_UNKNOWN);
+        if let Some(why) = comm.stays_at_auto() {
+            self.trace_stays_auto(comm.id, why);
         }
         let mut local = LocalRank {
             comm,
@@ -319,7 +319,7 @@ impl Worker {
                     host: self.host,
                     process: self.process,
                     ordinal: local.comm.ordinal,
-                    settings: self.config.common(),
+                    settings: self.config.common(crate::abi::nccl::version()),
                 });
                 local.announced = Some(Instant::now());
             }
