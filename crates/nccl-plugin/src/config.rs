@@ -3,6 +3,7 @@
 
 use crate::alike::{self, NcclSettings};
 use crate::canary::Canary;
+use crate::coordinator::FreezeAfter;
 use crate::launcher;
 use crate::profile::Profile;
 use crate::rewards::Script;
@@ -78,6 +79,10 @@ pub struct Config {
     pub epoch_calls: u32,
     /// `LINKWISE_INTRA_NODE_TRANSPORT`: how ranks of one host communicate; socket or memory.
     pub intra_node_transport: IntraNodeTransport,
+    /// `LINKWISE_STATUS`: the folder of status files ([`crate::status`]).
+    pub status: Option<PathBuf>,
+    /// `LINKWISE_FREEZE_AFTER`: when mode adaptive stops exploring and keeps the arms found.
+    pub freeze_after: Option<FreezeAfter>,
     /// Read only with `LINKWISE_TEST=1`.
     pub test: TestOptions,
 }
@@ -133,7 +138,7 @@ impl std::fmt::Display for ConfigError {
 }
 
 /// Names of settings in the file; the variable of `key` is `LINKWISE_KEY`.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 21] = [
     "mode",
     "policy",
     "profile",
@@ -153,6 +158,8 @@ const KEYS: [&str; 19] = [
     "kernel_times",
     "epoch_calls",
     "reward",
+    "status",
+    "freeze_after",
 ];
 /// Former names of settings, still accepted in the file and as variables.
 const FORMER_KEYS: [(&str, &str); 2] = [("rendezvous", "meeting"), ("intra_node_transport", "inside")];
@@ -385,6 +392,8 @@ impl Config {
             reward: from.reward()?,
             epoch_calls: from.epoch_calls()?,
             intra_node_transport: from.intra_node_transport()?,
+            status: from.path("status"),
+            freeze_after: from.parsed("freeze_after", |_, e| e)?,
             test: from.test()?,
         })
     }

@@ -11,11 +11,17 @@ use std::time::Duration;
 /// Bytes buffered before a write.
 const BUFFER_BYTES: usize = 32 << 10;
 
+/// Bytes that lines of findings, epochs and ends may use after the trace is full.
+const RESERVE_BYTES: u64 = 1 << 20;
+
 #[derive(Debug, Default)]
 pub struct Trace {
     file: Option<File>,
     buffer: String,
     left: u64,
+    /// No more lines of calls: only lines that are kept.
+    full: bool,
+    reserve: u64,
 }
 
 impl Trace {
@@ -37,16 +43,17 @@ impl Trace {
             }
             left = left.saturating_sub(there);
         }
-        Ok(Trace { file: (left > 0).then_some(file), buffer, left })
+        let reserve = RESERVE_BYTES.saturating_sub(there.saturating_sub(most));
+        Ok(Trace { file: (left > 0 || reserve > 0).then_some(file), buffer, left, full: left == 0, reserve })
     }
 
     pub fn is_on(&self) -> bool {
-        self.file.is_some()
+        self.file.is_some() && !self.full
     }
 
-    /// Appends a line. The last line of a full trace is `{"kind":"full"}`.
+    /// Appends a line. A full trace has the line `{"kind":"full"}`, after which only [kept lines](Trace::kept_line) follow.
     pub fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        if self.file.is_none() {
+        if self.file.is_none() || self.full {
             return;
         }
         let before = self.buffer.len();
@@ -57,12 +64,36 @@ impl Trace {
             self.buffer.truncate(before);
             self.buffer.push_str("{\"kind\":\"full\"}\n");
             self.flush();
-            self.file = None;
+            self.full = true;
             return;
         }
         self.left -= bytes;
         if self.buffer.len() >= BUFFER_BYTES {
             self.flush();
+        }
+    }
+
+    /// Appends a line that is kept also when the trace is full, from a reserve of [`RESERVE_BYTES`].
+    pub fn kept_line(&mut self, line: std::fmt::Arguments<'_>) {
+        if !self.full {
+            self.line(line);
+            if !self.full {
+                return;
+            }
+        }
+        if self.file.is_none() {
+            return;
+        }
+        let before = self.buffer.len();
+        let _ = std::fmt::Write::write_fmt(&mut self.buffer, line);
+        self.buffer.push('\n');
+        match self.reserve.checked_sub((self.buffer.len() - before) as u64) {
+            Some(left) => self.reserve = left,
+            None => {
+                self.buffer.truncate(before);
+                self.flush();
+                self.file = None;
+            }
         }
     }
 
@@ -88,8 +119,13 @@ pub fn process_fields(env: impl Fn(&str) -> Option<String>) -> String {
     let text = |t: Option<String>| t.filter(|t| t.len() <= NAME_BYTES_MAX).map_or("null".into(), |t| quoted(&t));
     let local = agreement::launcher::local_rank(&env);
     let (site_tuner, site_profiler) = crate::site::names();
+    let nccl = crate::abi::nccl::version().map(crate::made_on::release_text);
+    let gpus = crate::made_on::gpus_here();
+    let gpu = (!gpus.is_empty()).then(|| gpus.join("+"));
     format!(
-        "\"site_tuner\":{},\"site_profiler\":{},\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
+        "\"nccl\":{},\"gpu\":{},\"site_tuner\":{},\"site_profiler\":{},\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
+        text(nccl),
+        text(gpu),
         text(site_tuner),
         text(site_profiler),
         text(Some(name)),
@@ -207,6 +243,29 @@ mod tests {
     }
 
     #[test]
+    fn findings_are_kept_after_the_trace_is_full_up_to_their_reserve() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut t = Trace::in_folder(folder.path(), 1, 100).unwrap();
+        for i in 0..100 {
+            t.line(format_args!("{{\"i\":{i}}}"));
+        }
+        t.kept_line(format_args!("{{\"kind\":\"finding\",\"n\":1}}"));
+        t.line(format_args!("{{\"i\":0}}"));
+        t.flush();
+        // The process ends its communicators and makes others: the reserve is not renewed.
+        let mut t = Trace::in_folder(folder.path(), 1, 100).unwrap();
+        for _ in 0..100_000 {
+            t.kept_line(format_args!("{{\"kind\":\"finding\",\"n\":2}}"));
+        }
+        t.flush();
+        let name = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let text = std::fs::read_to_string(name).unwrap();
+        let after = text.split("{\"kind\":\"full\"}\n").nth(1).unwrap();
+        assert!(after.starts_with("{\"kind\":\"finding\",\"n\":1}\n{\"kind\":\"finding\",\"n\":2}\n"), "{after:.200}");
+        assert!(text.len() as u64 <= 130 + RESERVE_BYTES && text.ends_with('\n'), "{} bytes", text.len());
+    }
+
+    #[test]
     fn a_reopened_trace_continues_below_a_cut_line_and_keeps_its_size_limit() {
         let folder = tempfile::tempdir().unwrap();
         let again = || Trace::in_folder(folder.path(), 1, 100).unwrap();
@@ -228,8 +287,13 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_not_an_error() {
-        let mut t =
-            Trace { file: File::options().write(true).open("/dev/full").ok(), buffer: String::new(), left: 1 << 30 };
+        let mut t = Trace {
+            file: File::options().write(true).open("/dev/full").ok(),
+            buffer: String::new(),
+            left: 1 << 30,
+            full: false,
+            reserve: 0,
+        };
         for _ in 0..10_000 {
             t.line(format_args!("{{\"x\":1}}"));
         }

@@ -103,7 +103,7 @@ fn a_tuner_by_its_default_name_is_found_as_nccl_would() {
 fn in_adaptive_the_sites_answer_is_auto_and_other_arms_can_still_win() {
     let name = "in_adaptive_the_sites_answer_is_auto_and_other_arms_can_still_win";
     let folder = tempfile::tempdir().unwrap();
-    let [script, trace] = ["rewards", "trace"].map(|f| folder.path().join(f));
+    let [script, trace, status] = ["rewards", "trace", "status"].map(|f| folder.path().join(f));
     let Some(tuner) = compile(name, "tuner.c", 5, &folder.path().join("tuner.so")) else { return };
     // The site's choice is slow, and RING/LL is the fastest.
     let times = "AllReduce 20 TREE/SIMPLE 100\nAllReduce 20 TREE/LL 90\nAllReduce 20 TREE/LL128 95\nAllReduce 20 NVLS/SIMPLE 99\n\
@@ -115,6 +115,7 @@ fn in_adaptive_the_sites_answer_is_auto_and_other_arms_can_still_win() {
         ("SITE_TUNER", path(&tuner)),
         ("RENDEZVOUS", rendezvous.as_str()),
         ("TRACE", path(&trace)),
+        ("STATUS", path(&status)),
         ("EXPLORE", "all"),
         ("KERNEL_TIMES", "0"),
         ("TEST", "1"),
@@ -134,6 +135,125 @@ fn in_adaptive_the_sites_answer_is_auto_and_other_arms_can_still_win() {
     let lines = common::traces(&trace).concat();
     let mut calls = lines.iter().filter(|l| l["kind"] == "call");
     assert!(calls.all(|l| l["auto"] == "TREE/SIMPLE"), "the trace says what AUTO is");
+    let process = lines.iter().find(|l| l["kind"] == "process").unwrap();
+    assert_eq!((&process["site_tuner"], &process["nccl"]), (&"site".into(), &"2.28.9".into()));
+    // What an operator sees: the arm in the leader's status, and the same for Prometheus.
+    let files: Vec<PathBuf> = std::fs::read_dir(&status).unwrap().map(|f| f.unwrap().path()).collect();
+    let text = |end: &str| -> Vec<String> {
+        let these = files.iter().filter(|f| f.to_str().unwrap().ends_with(end));
+        these.map(|f| std::fs::read_to_string(f).unwrap()).collect()
+    };
+    let leader: Vec<serde_json::Value> = text(".json").iter().map(|t| serde_json::from_str(t).unwrap()).collect();
+    let leader = leader.iter().find(|s| s["comms"][0]["leads"] == true).expect("a leader writes its status");
+    let slot = &leader["comms"][0]["slots"][0];
+    assert_eq!((&slot["arm"], &slot["size_bytes"]), (&"RING/LL".into(), &(1u64 << 20).into()), "{leader}");
+    assert_eq!((&leader["site_tuner"], &leader["comms"][0]["silent"]), (&"site".into(), &serde_json::json!([])));
+    assert!(leader["changes"].as_u64().unwrap() >= 1, "{leader}");
+    assert!(text(".prom").iter().any(|t| t.contains("arm=\"RING/LL\"} 1")), "{:?}", text(".prom"));
+}
+
+/// NVIDIA's own example tuner, where `LINKWISE_NCCL_SOURCE` names a source tree of NCCL 2.28 or later.
+#[test]
+fn nvidias_example_tuner_decides_as_without_linkwise() {
+    let name = "nvidias_example_tuner_decides_as_without_linkwise";
+    let Some(source) = std::env::var_os("LINKWISE_NCCL_SOURCE") else {
+        eprintln!("SKIP {name}: LINKWISE_NCCL_SOURCE names no source tree of NCCL");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let example = Path::new(&source).join("plugins/tuner/example");
+    let [tuner, table] = ["tuner.so", "table.csv"].map(|f| folder.path().join(f));
+    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args(["-shared", "-fPIC", "-I"]).arg(example.join("nccl")).arg("-o").arg(&tuner).arg(example.join("plugin.c"));
+    assert!(cc.status().unwrap().success(), "{} compiles", example.display());
+    // The first and last byte of the size classes of 1 and 2 MiB, as `linkwise tune export --format csv` writes them.
+    std::fs::write(&table, "allreduce,741456,2965820,tree,ll128,8,1,4\nallgather,0,4294967296,ring,ll,2,-1,-1\n")
+        .unwrap();
+    for version in ["2.28", "2.30"] {
+        let mut plain = calls(version);
+        plain.tuner_plugin = Some(tuner.clone());
+        plain.env.push(("NCCL_TUNER_CONFIG_FILE".into(), path(&table).into()));
+        let Some(site) = run(name, &plain) else { return };
+        let of = |c: Collective, size: u64| {
+            let call = site.calls.iter().find(|k| k.collective == c && k.size_bytes == size).unwrap();
+            call.decision.map(|d| (d.algorithm, d.protocol, d.channels)).unwrap()
+        };
+        assert_eq!(of(Collective::AllReduce, 1 << 20), (Algorithm::Tree, Protocol::Ll128, 8), "a line of the table");
+        assert_eq!(of(Collective::AllReduce, 1 << 26).2, 1, "one channel where no line matches");
+        let with = with_plugin(plain.clone(), &[("MODE", "observe"), ("SITE_TUNER", path(&tuner))]);
+        assert_eq!(decisions(&site), decisions(&run(name, &with).unwrap()), "{version}");
+    }
+}
+
+#[test]
+fn a_table_that_was_found_elsewhere_is_refused_and_one_found_here_is_used() {
+    let name = "a_table_that_was_found_elsewhere_is_refused_and_one_found_here_is_used";
+    let folder = tempfile::tempdir().unwrap();
+    let arm = |made_on: &str, test: &str| {
+        let profile = folder.path().join(test);
+        std::fs::write(&profile, format!("# linkwise: {made_on}\nAllReduce 1KiB max TREE/LL128@4\n")).unwrap();
+        let rendezvous = rendezvous(&format!("found-{test}"));
+        let settings = [
+            ("MODE", "profile"),
+            ("PROFILE", path(&profile)),
+            ("RENDEZVOUS", rendezvous.as_str()),
+            ("KERNEL_TIMES", "0"),
+        ];
+        let calls = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 400]);
+        let mut s = with_plugin(calls, &settings);
+        s.process_per_rank = true;
+        (s.in_step_every, s.pause) = (10, Duration::from_millis(2));
+        s.late = Some((1, Duration::from_millis(300)));
+        let report = run(name, &s)?;
+        let last = report.decisions().last().unwrap();
+        Some(((last.algorithm, last.protocol) == (Algorithm::Tree, Protocol::Ll128), report.warnings))
+    };
+    let Some((used, _)) = arm("nccl=2.28.9 ranks_per_node=2 hosts=1", "here") else { return };
+    assert!(used, "found here");
+    for (test, made_on, why) in [
+        ("release", "nccl=2.30.7", "it was found on NCCL 2.30.7, and this is 2.28.9"),
+        ("ranks", "nccl=2.28.9 ranks_per_node=8 hosts=1", "with 8 ranks per node, and here are 2"),
+        ("hosts", "hosts=4", "on 4 hosts, and these are 1"),
+    ] {
+        let (used, warnings) = arm(made_on, test).unwrap();
+        assert!(!used, "{made_on}");
+        let said = warnings.iter().filter(|w| w.contains("the table does not apply here")).collect::<Vec<_>>();
+        assert!(!said.is_empty() && said.iter().all(|w| w.contains(why)), "{warnings:?}");
+    }
+}
+
+#[test]
+fn after_the_freeze_no_arm_is_tried_any_more() {
+    let name = "after_the_freeze_no_arm_is_tried_any_more";
+    let folder = tempfile::tempdir().unwrap();
+    let [script, trace] = ["rewards", "trace"].map(|f| folder.path().join(f));
+    let times = "AllReduce 20 TREE/SIMPLE 100\nAllReduce 20 TREE/LL 90\nAllReduce 20 TREE/LL128 95\nAllReduce 20 NVLS/SIMPLE 99\n\
+                 AllReduce 20 RING/LL 50\nAllReduce 20 RING/LL128 80\nAllReduce 20 RING/SIMPLE 85\n";
+    std::fs::write(&script, times).unwrap();
+    let rendezvous = rendezvous("freeze");
+    let settings = [
+        ("MODE", "adaptive"),
+        ("POLICY", "round-robin"), // explores for ever
+        ("FREEZE_AFTER", "500"),
+        ("RENDEZVOUS", rendezvous.as_str()),
+        ("TRACE", path(&trace)),
+        ("EXPLORE", "all"),
+        ("KERNEL_TIMES", "0"),
+        ("TEST", "1"),
+        ("TEST_REWARDS", path(&script)),
+    ];
+    let mut s = with_plugin(spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 1500]), &settings);
+    s.process_per_rank = true;
+    (s.in_step_every, s.pause) = (10, Duration::from_millis(2));
+    s.late = Some((1, Duration::from_millis(300)));
+    if run(name, &s).is_none() {
+        return;
+    }
+    let lines = common::traces(&trace).remove(0);
+    let arms: Vec<&str> = lines.iter().filter(|l| l["kind"] == "call").map(|l| l["arm"].as_str().unwrap()).collect();
+    let different = |arms: &[&str]| arms.iter().collect::<std::collections::BTreeSet<_>>().len();
+    assert!(different(&arms[..500]) > 3, "it explores: {:?}", &arms[..500]);
+    assert_eq!(different(&arms[1200..]), 1, "it has stopped: {:?}", &arms[1200..]);
 }
 
 #[test]

@@ -55,7 +55,8 @@ impl Worker {
             return;
         };
         if local.roster.is_some() && !self.led.iter().any(|l| l.roster.comm == roster.comm) {
-            let coordinator = EpochCoordinator::new(roster.members.len(), self.coordinator_mode(&local.comm));
+            let coordinator = EpochCoordinator::new(roster.members.len(), self.coordinator_mode(&local.comm))
+                .freezing(self.config.freeze_after);
             self.trace.line(format_args!(
                 "{{\"kind\":\"roster\",\"comm\":\"{:016x}\",\"members\":{}}}",
                 roster.comm,
@@ -205,12 +206,25 @@ impl Worker {
             }
             if led.coordinator.in_force() != led.traced_epoch {
                 led.traced_epoch = led.coordinator.in_force();
-                self.trace.line(format_args!(
+                let table = led.coordinator.table().count();
+                if table > 0 {
+                    log::info(&format!(
+                        "communicator {:016x}: the table is in force from epoch {} on, for {table} sizes and collectives",
+                        roster.comm, led.traced_epoch
+                    ));
+                }
+                if led.coordinator.is_frozen() {
+                    log::info(&format!("communicator {:016x}: exploring has ended; the arms found stay", roster.comm));
+                }
+                self.trace.kept_line(format_args!(
                     "{{\"kind\":\"epoch\",\"comm\":\"{:016x}\",\"number\":{},\"at_us\":{now}}}",
                     roster.comm, led.traced_epoch
                 ));
                 for (slot, arm, because) in led.coordinator.findings() {
-                    self.trace.line(format_args!(
+                    if let Some(line) = self.told.arm(roster.comm, slot, arm, led.traced_epoch, &because) {
+                        log::info(&line);
+                    }
+                    self.trace.kept_line(format_args!(
                         "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{arm}\",\"because\":{}}}",
                         roster.comm, led.traced_epoch, slot.collective.capitals(), slot.bucket, quoted(&because)
                     ));

@@ -6,6 +6,7 @@
 
 mod drain;
 mod messages;
+mod status;
 
 use crate::abi::log;
 use crate::comm::{CallDecision, Comm, Role};
@@ -96,6 +97,7 @@ pub struct Worker {
     /// Number of the oldest profiler event that is not taken, and when it became the oldest.
     oldest_event: (u64, Instant),
     warned_of_missing_ranks: bool,
+    told: status::Told,
 }
 
 impl Worker {
@@ -120,6 +122,7 @@ impl Worker {
             stop_sent_at: None,
             oldest_event: (0, Instant::now()),
             warned_of_missing_ranks: false,
+            told: status::Told::default(),
         }
     }
 
@@ -240,6 +243,7 @@ impl Worker {
         self.send_readings();
         self.match_events(&launched);
         self.drive_coordinators();
+        self.write_status_if_due(false);
         self.remove_left();
         self.costs.write_if_due(&mut self.trace, self.begin.elapsed(), false);
         self.trace.flush();
@@ -260,7 +264,7 @@ impl Worker {
 
     /// Traces that a communicator stays at AUTO.
     fn trace_stays_auto(&mut self, comm: u64, why: &str) {
-        self.trace.line(format_args!("{{\"kind\":\"never\",\"comm\":\"{comm:016x}\",\"why\":{}}}", quoted(why)));
+        self.trace.kept_line(format_args!("{{\"kind\":\"never\",\"comm\":\"{comm:016x}\",\"why\":{}}}", quoted(why)));
     }
 
     /// Logs once about the first communicator with missing ranks.
@@ -308,7 +312,8 @@ impl Worker {
                     agreement::MemberId { rank: local.comm.rank, process: self.process, ordinal: local.comm.ordinal };
                 let roster = Arc::new(Roster { comm: local.comm.id, members: vec![me] });
                 local.roster = Some((roster.clone(), 0));
-                let coordinator = EpochCoordinator::new(1, self.coordinator_mode(&local.comm));
+                let coordinator =
+                    EpochCoordinator::new(1, self.coordinator_mode(&local.comm)).freezing(self.config.freeze_after);
                 let ordinal = local.comm.ordinal;
                 self.led.push(LedCommunicator { roster, ordinal, coordinator, traced_epoch: 0, leaving: false });
             } else if let Some(e) = &mut self.endpoint {
@@ -370,11 +375,13 @@ impl Worker {
         for local in self.local_ranks.iter().filter(|l| goes(l)) {
             if local.announced.is_some() && local.roster.is_none() {
                 let why = quoted(&missing_ranks_text(local.comm.ranks, &place));
-                self.trace
-                    .line(format_args!("{{\"kind\":\"never\",\"comm\":\"{:016x}\",\"why\":{why}}}", local.comm.id));
+                self.trace.kept_line(format_args!(
+                    "{{\"kind\":\"never\",\"comm\":\"{:016x}\",\"why\":{why}}}",
+                    local.comm.id
+                ));
             }
             let (waits, longest) = local.comm.waits();
-            self.trace.line(format_args!(
+            self.trace.kept_line(format_args!(
                 "{{\"kind\":\"end\",\"comm\":\"{:016x}\",\"rank\":{},\"calls\":{},\"lost\":{},\"waits\":{waits},\"longest_wait_us\":{}}}",
                 local.comm.id,
                 local.comm.rank,
@@ -383,9 +390,13 @@ impl Worker {
                 longest.as_micros()
             ));
         }
+        if !self.local_ranks.is_empty() && self.local_ranks.iter().all(goes) {
+            self.write_status_if_due(true);
+        }
         let left: Vec<u64> = self.local_ranks.iter().filter(|l| goes(l)).map(|l| l.comm.id).collect();
         self.local_ranks.retain(|l| !goes(l));
         for id in left {
+            self.told.forget(id);
             if !self.local_ranks.iter().any(|l| l.comm.id == id)
                 && let Some(e) = &mut self.endpoint
             {
