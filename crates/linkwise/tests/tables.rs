@@ -111,6 +111,7 @@ fn the_status_of_running_jobs_is_shown_with_the_silent_ranks() {
     ] {
         assert!(out.replace("\n  ", " ").contains(words), "{words}: {out}");
     }
+    assert_eq!(out.matches("WAITING").count(), 1, "a process that has ended does not wait: {out}");
     let (_, json, _) = said(linkwise("watch", &[&folder.at("."), "--once", "--format", "json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["processes"][0]["comms"][0]["slots"][0]["arm"], "RING/LL");

@@ -72,65 +72,70 @@ fn text(processes: &[ProcessStatus], broken: &[String], now: u64) -> String {
     let led = comms().filter(|(_, c)| c.leads).count();
     let longest = comms().map(|(_, c)| c.longest_wait_us).max().unwrap_or(0);
     let mut said = format!(
-        "{live} processes write their status, {} have stopped writing; {led} communicators led here, {} changes of arms, {} waits, the longest {}, {} \
+        "{live} processes write their status, {} have stopped writing; {led} communicators led here, {} changes of arms, {} waits, the longest {:.1} ms, {} \
          dropped records",
         processes.len() - live,
         processes.iter().map(|p| p.changes).sum::<u64>(),
         comms().map(|(_, c)| c.waits).sum::<u64>(),
-        duration(longest as f64 / 1e6),
+        longest as f64 / 1e3,
         comms().map(|(_, c)| c.dropped).sum::<u64>()
     );
     if let Some(tuner) = processes.iter().find_map(|p| p.site_tuner.as_ref()) {
         let _ = write!(said, "; AUTO is the answer of the site's tuner {tuner}");
     }
     out += &wrap(&said, 2);
-    for (p, c) in comms().filter(|(_, c)| c.waiting_us.is_some()) {
+    for (p, c) in comms().filter(|(p, c)| c.waiting_us.is_some() && p.age_s(now) <= STALE_S) {
         out += &wrap(&waiting(p, c), 2);
     }
     let shown: Vec<_> = comms().filter(|(_, c)| c.leads || c.rank == 0).collect();
-    let mut t = table(
-        &["host", "pid", "mode", "communicator", "ranks", "calls", "epoch", "waits", "collective", "size", "arm"],
-        4..8,
-    );
-    let mut rows = Vec::new();
-    for (p, c) in &shown {
-        let state = match (p.age_s(now) > STALE_S, p.stopped, p.frozen) {
-            (true, ..) => format!("{} ({} ago)", p.mode, duration(p.age_s(now) as f64)),
-            (_, true, _) => "stopped".into(),
-            (_, _, true) => "frozen".into(),
-            _ => p.mode.clone(),
-        };
-        let about = |collective: &str, size: String, arm: &str| {
-            vec![
-                p.host_name.clone(),
-                p.pid.to_string(),
-                state.clone(),
-                c.comm.clone(),
-                c.ranks.to_string(),
-                c.calls.to_string(),
-                c.epoch.to_string(),
-                c.waits.to_string(),
-                collective.to_string(),
-                size,
-                arm.to_string(),
-            ]
-        };
-        if c.slots.is_empty() {
-            rows.push(about("all", String::new(), "AUTO"));
-        }
-        rows.extend(c.slots.iter().map(|s| about(&s.collective, Bytes(s.size_bytes).to_string(), &s.arm)));
-    }
-    let more = rows.len().saturating_sub(ROWS_MAX);
-    rows.truncate(ROWS_MAX);
-    t.add_rows(rows);
-    out += &text_of(&t);
-    if more > 0 {
-        let _ = writeln!(out, "{more} more rows are in --format json");
+    let rows = shown.iter().map(|(p, c)| {
+        vec![
+            c.comm.clone(),
+            p.host_name.clone(),
+            p.pid.to_string(),
+            state(p, now),
+            c.ranks.to_string(),
+            c.calls.to_string(),
+            c.epoch.to_string(),
+            c.waits.to_string(),
+        ]
+    });
+    out += &listed(&["communicator", "host", "pid", "state", "ranks", "calls", "epoch", "waits"], 4..8, rows.collect());
+    let arms = shown.iter().flat_map(|(_, c)| {
+        c.slots.iter().map(|s| vec![c.comm.clone(), s.collective.clone(), Bytes(s.size_bytes).to_string(), s.arm.clone()])
+    });
+    let arms: Vec<_> = arms.collect();
+    if arms.is_empty() {
+        out += "No arm has been chosen: everything is at AUTO.\n";
+    } else {
+        out += &listed(&["communicator", "collective", "size", "arm"], 0..0, arms);
     }
     for why in broken.iter().take(5) {
         out += &wrap(&format!("note: {why}"), 2);
     }
     out
+}
+
+/// A table of at most [`ROWS_MAX`] rows.
+fn listed(head: &[&str], numbers: std::ops::Range<usize>, mut rows: Vec<Vec<String>>) -> String {
+    let more = rows.len().saturating_sub(ROWS_MAX);
+    rows.truncate(ROWS_MAX);
+    let mut t = table(head, numbers);
+    t.add_rows(rows);
+    let mut out = text_of(&t);
+    if more > 0 {
+        let _ = writeln!(out, "{more} more rows are in --format json");
+    }
+    out
+}
+
+fn state(p: &ProcessStatus, now: u64) -> String {
+    match (p.age_s(now) > STALE_S, p.stopped, p.frozen) {
+        (true, ..) => format!("ended or hangs, {} ago", duration(p.age_s(now) as f64)),
+        (_, true, _) => "stopped".into(),
+        (_, _, true) => "frozen".into(),
+        _ => p.mode.clone(),
+    }
 }
 
 /// One sentence about a call that waits.

@@ -1,8 +1,8 @@
 //! Handles of events that two profilers know: a fixed pool. A handle is a number, not a pointer, so a stale or invalid one refers to no event.
 //!
 //! NCCL names the parent of an event by its handle, also after the parent has stopped (kernels and network steps of a collective come later). A slot
-//! therefore keeps its handles after the stop, until [`POOL`] newer events have begun. Slots of events that have not stopped are not reused: if the
-//! next [`TRIES`] slots are all in use, the new event is not forwarded.
+//! therefore keeps its handles after the stop, until [`POOL`] newer events have begun. Slots of events that have not stopped are not reused before
+//! [`LAPS`] times as many have begun; if the next [`TRIES`] slots are all in use, the site's profiler does not get the new event.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub const POOL: usize = 1 << 16;
 /// Slots that a new event looks at.
 const TRIES: usize = 16;
+/// Turns of the pool after which an event that has not stopped counts as forgotten.
+const LAPS: u64 = 4;
+/// Marks a handle of linkwise alone, which takes no slot.
+const OWN: usize = 1 << 63;
 
 /// The handles of one event: the site's and linkwise's; 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +67,11 @@ impl Handles {
                 slot.number.store(0, Ordering::SeqCst);
                 return Some(Reserved { number });
             }
+            let held = slot.number.load(Ordering::SeqCst);
+            let is_old = held != 0 && held + LAPS * self.slots.len() as u64 <= number;
+            if is_old && slot.number.compare_exchange(held, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return Some(Reserved { number });
+            }
         }
         self.dropped.fetch_add(1, Ordering::Relaxed);
         None
@@ -81,8 +90,16 @@ impl Handles {
         reserved.number as usize
     }
 
+    /// A handle for an event of linkwise alone; 0 if it does not follow the event.
+    pub fn own_alone(own: usize) -> usize {
+        if own == 0 { 0 } else { own | OWN }
+    }
+
     /// The handles behind a handle that NCCL holds.
     pub fn get(&self, handle: usize) -> Pair {
+        if handle & OWN != 0 {
+            return Pair { site: 0, own: handle & !OWN };
+        }
         let number = handle as u64;
         let Some(slot) = self.slot(number).filter(|s| number != 0 && s.number.load(Ordering::SeqCst) == number) else {
             return Pair::default();
@@ -96,6 +113,7 @@ impl Handles {
     pub fn stop(&self, handle: usize) -> Pair {
         let pair = self.get(handle);
         if pair != Pair::default()
+            && handle & OWN == 0
             && let Some(slot) = self.slot(handle as u64)
         {
             slot.open.store(false, Ordering::Release);
@@ -142,13 +160,19 @@ mod tests {
         }
         h.stop(open[3]);
         assert_ne!(begin(&h, 999), 0);
+        // Events that never stop do not fill the pool for ever.
+        let begun = (0..10).filter(|_| begin(&h, 999) != 0).count();
+        assert!(begun >= 5 && h.get(open[0]) == Pair::default(), "{begun}");
+        let own = Handles::own_alone(77);
+        assert_eq!((h.get(own), h.stop(own)), (Pair { site: 0, own: 77 }, Pair { site: 0, own: 77 }));
+        assert_eq!(Handles::own_alone(0), 0);
     }
 
     #[test]
     fn invalid_handles_and_events_without_a_follower_are_no_events() {
         let h = Handles::new(8);
         let live = begin(&h, 7);
-        for wild in [0, live + 1, live + 8, usize::MAX] {
+        for wild in [0, live + 1, live + 8, usize::MAX >> 1] {
             assert_eq!(h.get(wild), Pair::default());
             h.stop(wild);
         }

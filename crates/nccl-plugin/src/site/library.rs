@@ -88,6 +88,9 @@ fn in_library(kind: Kind, library: *mut c_void, path: &str, newest: u32, oldest:
             let name = unsafe { *table.cast::<*const c_char>() };
             // SAFETY: null or 0-terminated.
             let name = if name.is_null() { "".into() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy() };
+            if name == "linkwise" {
+                return Found::Unusable(format!("{path} is another copy of linkwise; this one does not load it"));
+            }
             Found::Table(SiteTable { api, table, name: name.chars().take(64).collect(), library: path.into() })
         }
         // A network plugin, or a library of another kind: NCCL would load no plugin from it either.

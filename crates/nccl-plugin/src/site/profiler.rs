@@ -300,10 +300,10 @@ unsafe fn start<const V4: bool>(
         };
         let of_group = if group.is_null() { null_mut() } else { *group };
         let (parents, groups) = (site.handles.get(parent.addr()), site.handles.get(of_group.addr()));
-        let Some(reserved) = site.handles.reserve() else { return SUCCESS };
+        let reserved = if to_site { site.handles.reserve() } else { None };
         let (mut at_site, mut at_own) = (null_mut(), null_mut());
         let mut status = SUCCESS;
-        if to_site {
+        if reserved.is_some() {
             (*head).parent = with_exposed_provenance_mut(parents.site);
             if !group.is_null() {
                 *group = with_exposed_provenance_mut(groups.site);
@@ -325,7 +325,11 @@ unsafe fn start<const V4: bool>(
         if !group.is_null() {
             *group = of_group;
         }
-        let number = site.handles.fill(reserved, Pair { site: at_site.expose_provenance(), own: at_own.addr() });
+        let pair = Pair { site: at_site.expose_provenance(), own: at_own.addr() };
+        let number = match reserved {
+            Some(slot) => site.handles.fill(slot, pair),
+            None => Handles::own_alone(pair.own),
+        };
         *handle = without_provenance_mut(number);
         status
     }

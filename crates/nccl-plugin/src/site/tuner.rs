@@ -17,7 +17,7 @@ use crate::config::Mode;
 use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
 use std::ptr::{from_ref, null_mut};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// Largest number of algorithms or protocols of a table that is looked at.
@@ -78,6 +78,20 @@ unsafe fn table<T>(site: &SiteTable) -> &T {
     unsafe { &*site.table.cast::<T>() }
 }
 
+/// Says once that NCCL has not loaded linkwise as its profiler, so that the one which the site names is not loaded either.
+fn profiler_left_out() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) || crate::process::interfaces().1 > 0 {
+        return;
+    }
+    let named = std::env::var(Kind::Profiler.kept_variable()).ok();
+    if let Some(name) = named.filter(|n| !n.is_empty() && !n.eq_ignore_ascii_case("none")) {
+        log::warn(&format!(
+            "NCCL has not loaded linkwise as its profiler (it does from 2.27.3 on), so the site's profiler {name} is not loaded either"
+        ));
+    }
+}
+
 /// Arguments of init that all interfaces have.
 struct Init {
     api: u32,
@@ -98,6 +112,7 @@ unsafe fn init(i: &Init, context: *mut *mut c_void, own: impl FnOnce(*mut *mut c
         return SUCCESS;
     }
     log::set(i.logger);
+    profiler_left_out();
     let Some(site) = load_once(i.api) else { return own(context) };
     let mut of_site = null_mut();
     // SAFETY: the version of each table is that of its type; NCCL's arguments are passed on.
