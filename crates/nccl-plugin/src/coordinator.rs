@@ -7,6 +7,7 @@
 
 use crate::rewards::{Reduced, Reduction};
 use agreement::epoch::{RUN_SLOTS_MAX, RUNS_MAX};
+use agreement::leader::Difference;
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
 use agreement::{ArmRun, Leader, RankReading, Slot, SlotPlan, TimeSource, ToLeader, ToMember};
 use std::collections::BTreeMap;
@@ -113,6 +114,8 @@ pub struct EpochCoordinator {
     connected: u8,
     in_force: u64,
     pending: Option<PendingPlans>,
+    /// Slots of a fixed table whose arms not every rank can use: they stay at AUTO.
+    impossible: Vec<Slot>,
     stopped: bool,
     /// The epoch that returns to AUTO after a stop, proposed or in force.
     stop_epoch: Option<u64>,
@@ -164,6 +167,7 @@ impl EpochCoordinator {
     pub fn new(members: usize, mode: CoordinatorMode) -> Self {
         EpochCoordinator {
             leader: Leader::new(members, REPEAT_US, GIVE_UP_US),
+            impossible: Vec::new(),
             members,
             mode,
             observed: BTreeMap::new(),
@@ -208,14 +212,45 @@ impl EpochCoordinator {
     pub fn on_message(&mut self, from: usize, message: &ToLeader, now_us: u64, out: &mut Vec<Outgoing>) {
         match message {
             ToLeader::Readings(all) => all.iter().for_each(|s| self.on_reading(from, s)),
-            ToLeader::Stop => self.stopped = true,
+            ToLeader::Stop => self.stop(),
             m => self.leader.on_message(from, m, now_us, |to, m| out.push((to, m))),
         }
         self.apply_outcome();
     }
 
+    /// Proposals begin this much later, and lapse unless renewed: see [`Leader::lead`].
+    pub fn with_lead(mut self, lead_us: u64, lapses: bool) -> Self {
+        self.leader = self.leader.lead(lead_us);
+        if !lapses {
+            self.leader = self.leader.without_lease();
+        }
+        self
+    }
+
+    /// AUTO for the rest of the job: at the next call that all ranks agree on, and where some cannot be reached, when the epoch in force lapses.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        self.leader.stop();
+    }
+
+    /// The first difference between the calls that two ranks count, once. The communicator returns to AUTO for good.
+    pub fn take_difference(&mut self) -> Option<Difference> {
+        let difference = self.leader.take_difference()?;
+        self.stop();
+        Some(difference)
+    }
+
+    /// The epoch in force has lapsed, or will at a call that all ranks know: another one may follow.
+    fn apply_lapse(&mut self) {
+        if self.leader.take_lapsed() {
+            let lapsed = std::mem::take(&mut self.in_force);
+            self.slots.values_mut().for_each(|slot_state| slot_state.finish_epoch(lapsed));
+        }
+    }
+
     fn apply_outcome(&mut self) {
         let Some(ended) = self.leader.take_ended() else { return };
+        self.impossible.extend(ended.impossible);
         let Some(p) = self.pending.take() else { return };
         if !ended.committed {
             // The planned calls will not run with these arms.
@@ -287,9 +322,11 @@ impl EpochCoordinator {
 
     /// Repeats messages, and proposes an epoch when one is due. Must be called regularly.
     pub fn tick(&mut self, begun_here: u64, now_us: u64, out: &mut Vec<Outgoing>) {
+        self.leader.note_begun(begun_here);
         self.leader.tick(now_us, |to, m| out.push((to, m)));
         self.apply_outcome();
-        if !self.leader.is_idle() || self.left {
+        self.apply_lapse();
+        if !self.leader.is_idle() || self.leader.is_closed() || self.left {
             return;
         }
         let mut freezes = false;
@@ -302,7 +339,8 @@ impl EpochCoordinator {
             if self.in_force > 0 {
                 return;
             }
-            (plans.clone(), BTreeMap::new())
+            let possible = plans.iter().filter(|p| !self.impossible.contains(&p.slot)).cloned().collect();
+            (possible, BTreeMap::new())
         } else if self.freeze_after.is_some_and(|f| f.is_over(begun_here, now_us)) {
             if self.is_frozen() {
                 return; // the arms found stay
@@ -344,11 +382,6 @@ impl EpochCoordinator {
     /// Exploring has ended, and the arms found are in force.
     pub fn is_frozen(&self) -> bool {
         self.in_force > 0 && self.freeze_epoch == Some(self.in_force)
-    }
-
-    /// Members that have not answered the message that is on its way, by position in the roster.
-    pub fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
-        self.leader.unanswered()
     }
 
     /// The slots of a fixed table that is in force.
@@ -444,6 +477,11 @@ impl EpochCoordinator {
         self.left = true;
         self.leader.abort_undecided(now_us, |to, m| out.push((to, m)));
         self.apply_outcome();
+    }
+
+    /// Positions of the members whose answer is outstanding.
+    pub fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
+        self.leader.unanswered()
     }
 
     /// No member's answer is outstanding.

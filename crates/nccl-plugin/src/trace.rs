@@ -3,9 +3,11 @@
 use crate::comm::{CallDecision, Comm};
 use crate::coordinator::auto_arm;
 use crate::events::Enqueued;
+use crate::worker::files::Files;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Bytes buffered before a write.
@@ -17,6 +19,8 @@ const RESERVE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Trace {
     file: Option<File>,
+    /// Instead of a file: the thread that writes it.
+    queue: Option<Files>,
     buffer: String,
     left: u64,
     /// No more lines of calls: only lines that are kept.
@@ -44,53 +48,64 @@ impl Trace {
             left = left.saturating_sub(there);
         }
         let reserve = RESERVE_BYTES.saturating_sub(there.saturating_sub(most));
-        Ok(Trace { file: (left > 0 || reserve > 0).then_some(file), buffer, left, full: left == 0, reserve })
+        let file = (left > 0 || reserve > 0).then_some(file);
+        Ok(Trace { file, queue: None, buffer, left, full: left == 0, reserve })
     }
 
+    /// Lines go to the thread that writes files.
+    pub fn queued(files: Files) -> Self {
+        Trace { queue: Some(files), ..Trace::default() }
+    }
+
+    /// Lines of calls are written.
     pub fn is_on(&self) -> bool {
-        self.file.is_some() && !self.full
+        self.is_open() && !self.full
     }
 
-    /// Appends a line. A full trace has the line `{"kind":"full"}`, after which only [kept lines](Trace::kept_line) follow.
+    /// Some lines are written: all, or those that are kept when the trace is full.
+    pub fn is_open(&self) -> bool {
+        let ended = |files: &Files| files.told.trace_ended.load(Ordering::Relaxed);
+        self.file.is_some() || self.queue.as_ref().is_some_and(|files| !ended(files))
+    }
+
+    /// Appends a line. A full trace has the line `{"kind":"full"}`, after which only [lines that are kept](is_kept) follow, from a reserve of
+    /// [`RESERVE_BYTES`].
     pub fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        if self.file.is_none() || self.full {
+        if !self.is_open() {
             return;
         }
         let before = self.buffer.len();
         let _ = std::fmt::Write::write_fmt(&mut self.buffer, line);
         self.buffer.push('\n');
         let bytes = (self.buffer.len() - before) as u64;
-        if bytes > self.left {
-            self.buffer.truncate(before);
-            self.buffer.push_str("{\"kind\":\"full\"}\n");
-            self.flush();
-            self.full = true;
-            return;
+        if self.queue.is_some() {
+            // The thread that has the file counts.
+        } else if !self.full && bytes <= self.left {
+            self.left -= bytes;
+        } else {
+            self.line_of_full(before, bytes);
         }
-        self.left -= bytes;
         if self.buffer.len() >= BUFFER_BYTES {
             self.flush();
         }
     }
 
-    /// Appends a line that is kept also when the trace is full, from a reserve of [`RESERVE_BYTES`].
-    pub fn kept_line(&mut self, line: std::fmt::Arguments<'_>) {
+    /// The line that begins at `before` is beyond the trace's size.
+    fn line_of_full(&mut self, before: usize, bytes: u64) {
+        let line = self.buffer.split_off(before);
         if !self.full {
-            self.line(line);
-            if !self.full {
-                return;
-            }
+            self.full = true;
+            self.buffer.push_str("{\"kind\":\"full\"}\n");
         }
-        if self.file.is_none() {
+        if !is_kept(&line) {
             return;
         }
-        let before = self.buffer.len();
-        let _ = std::fmt::Write::write_fmt(&mut self.buffer, line);
-        self.buffer.push('\n');
-        match self.reserve.checked_sub((self.buffer.len() - before) as u64) {
-            Some(left) => self.reserve = left,
+        match self.reserve.checked_sub(bytes) {
+            Some(left) => {
+                self.reserve = left;
+                self.buffer.push_str(&line);
+            }
             None => {
-                self.buffer.truncate(before);
                 self.flush();
                 self.file = None;
             }
@@ -99,6 +114,12 @@ impl Trace {
 
     /// Writes the buffered lines.
     pub fn flush(&mut self) {
+        if let Some(files) = &self.queue {
+            if !self.buffer.is_empty() {
+                files.lines(std::mem::take(&mut self.buffer));
+            }
+            return;
+        }
         if let Some(file) = &mut self.file
             && !self.buffer.is_empty()
             && file.write_all(self.buffer.as_bytes()).is_err()
@@ -107,6 +128,13 @@ impl Trace {
         }
         self.buffer.clear();
     }
+}
+
+/// A full trace takes the line as well: it says what was decided, not what each call did.
+fn is_kept(line: &str) -> bool {
+    ["finding", "epoch", "never", "end", "difference", "dropped"].iter().any(|kind| {
+        line.strip_prefix("{\"kind\":\"").and_then(|l| l.strip_prefix(kind)).is_some_and(|l| l.starts_with('"'))
+    })
 }
 
 /// Longest name or list from the environment that is written, bytes.
@@ -249,13 +277,13 @@ mod tests {
         for i in 0..100 {
             t.line(format_args!("{{\"i\":{i}}}"));
         }
-        t.kept_line(format_args!("{{\"kind\":\"finding\",\"n\":1}}"));
+        t.line(format_args!("{{\"kind\":\"finding\",\"n\":1}}"));
         t.line(format_args!("{{\"i\":0}}"));
         t.flush();
         // The process ends its communicators and makes others: the reserve is not renewed.
         let mut t = Trace::in_folder(folder.path(), 1, 100).unwrap();
         for _ in 0..100_000 {
-            t.kept_line(format_args!("{{\"kind\":\"finding\",\"n\":2}}"));
+            t.line(format_args!("{{\"kind\":\"finding\",\"n\":2}}"));
         }
         t.flush();
         let name = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
@@ -287,13 +315,8 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_not_an_error() {
-        let mut t = Trace {
-            file: File::options().write(true).open("/dev/full").ok(),
-            buffer: String::new(),
-            left: 1 << 30,
-            full: false,
-            reserve: 0,
-        };
+        let mut t =
+            Trace { file: File::options().write(true).open("/dev/full").ok(), left: 1 << 30, ..Trace::default() };
         for _ in 0..10_000 {
             t.line(format_args!("{{\"x\":1}}"));
         }

@@ -102,7 +102,9 @@ fn text(processes: &[ProcessStatus], broken: &[String], now: u64) -> String {
     });
     out += &listed(&["communicator", "host", "pid", "state", "ranks", "calls", "epoch", "waits"], 4..8, rows.collect());
     let arms = shown.iter().flat_map(|(_, c)| {
-        c.slots.iter().map(|s| vec![c.comm.clone(), s.collective.clone(), Bytes(s.size_bytes).to_string(), s.arm.clone()])
+        c.slots
+            .iter()
+            .map(|s| vec![c.comm.clone(), s.collective.clone(), Bytes(s.size_bytes).to_string(), s.arm.clone()])
     });
     let arms: Vec<_> = arms.collect();
     if arms.is_empty() {

@@ -22,6 +22,7 @@ impl Worker {
             });
             let mut coordinator = led.map(|l| &mut l.coordinator);
             while let Some(d) = local.comm.take_decision() {
+                self.active = Instant::now();
                 local.comm.note_entries(d.slot(), d.mask);
                 crate::trace::call(&mut self.trace, &local.comm, &d);
                 match &script {

@@ -1,7 +1,6 @@
 //! The worker's view for operators: one line in NCCL's log when an arm changes, and the snapshots of [`crate::status`].
 
 use super::Worker;
-use crate::abi::log;
 use crate::status::{CommStatus, INTERVAL, SlotStatus, StatusSnapshot};
 use agreement::Slot;
 use std::collections::BTreeMap;
@@ -18,7 +17,6 @@ pub(super) struct Told {
     arms: BTreeMap<(u64, Slot), Arm>,
     changes: u64,
     written_at: Option<Instant>,
-    said_no_folder: bool,
 }
 
 impl Told {
@@ -70,11 +68,7 @@ impl Worker {
         if !snapshot.comms.iter().any(tells) {
             return;
         }
-        if let Err(e) = snapshot.write(&folder)
-            && !std::mem::replace(&mut self.told.said_no_folder, true)
-        {
-            log::warn(&format!("cannot write the status to {}: {e}", folder.display()));
-        }
+        self.files.status(folder, snapshot);
     }
 
     fn snapshot(&self) -> StatusSnapshot {
