@@ -2,6 +2,7 @@
 //! the best arms ([`characterize`]). Only launches have side effects; planning, scheduling and evaluation are pure
 //! functions.
 
+pub mod arm_table;
 pub mod characterize;
 mod error;
 mod policies;

@@ -1,5 +1,5 @@
 //! A job with the plugin: the launcher that started it ([`launched`]), the path of the plugin ([`plugin`]), the signals
-//! that are forwarded to the job ([`signals`]), and the report of its traces ([`report`]).
+//! that are forwarded to the job ([`signals`]), the report of its traces ([`report`]), and the status files of running jobs ([`status`]).
 
 mod error;
 pub mod launched;
@@ -7,5 +7,6 @@ pub mod limits;
 pub mod plugin;
 pub mod report;
 pub mod signals;
+pub mod status;
 
 pub use error::JobError;

@@ -4,6 +4,6 @@
 fn job_imports_only_what_its_border_allows() {
     house::assert_imports(
         env!("CARGO_MANIFEST_DIR"),
-        &["agreement", "measure", "nccl-model", "report", "stats", "topology", "tune"],
+        &["agreement", "files", "measure", "nccl-model", "report", "stats", "topology", "tune"],
     );
 }

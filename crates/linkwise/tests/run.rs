@@ -109,6 +109,20 @@ fn the_command_gets_the_settings_and_its_output_is_its_own() {
 }
 
 #[test]
+fn the_plugins_of_the_site_are_passed_on_and_linkwise_is_none_of_them() {
+    let show =
+        ["run", "--observe", "--", "sh", "-c", "echo ${LINKWISE_SITE_TUNER-unset} ${LINKWISE_SITE_PROFILER-unset}"];
+    let said = |c: &mut Command| String::from_utf8(c.output().unwrap().stdout).unwrap();
+    assert_eq!(said(&mut linkwise(&show)), "unset unset\n");
+    let site = [("NCCL_TUNER_PLUGIN", "gib"), ("NCCL_PROFILER_PLUGIN", "/opt/inspector.so")];
+    assert_eq!(said(linkwise(&show).envs(site)), "gib /opt/inspector.so\n");
+    // A run inside a run finds linkwise in NCCL's variables, and the site's plugin where the outer run kept it.
+    let me = env!("CARGO_BIN_EXE_linkwise");
+    let inner = [("NCCL_TUNER_PLUGIN", me), ("LINKWISE_SITE_TUNER", "gib"), ("NCCL_PROFILER_PLUGIN", me)];
+    assert_eq!(said(linkwise(&show).envs(inner)), "gib unset\n");
+}
+
+#[test]
 fn a_job_that_did_not_load_the_plugin_is_told_the_usual_reasons() {
     let out = linkwise(&["run", "--", "true"])
         .env("NCCL_TUNER_PLUGIN", "other.so")
@@ -119,7 +133,7 @@ fn a_job_that_did_not_load_the_plugin_is_told_the_usual_reasons() {
     for words in [
         "no process of this command loaded the plugin",
         "statically",
-        "NCCL_TUNER_PLUGIN=other.so is replaced",
+        "NCCL_TUNER_PLUGIN=other.so: it is asked first, and its answer is AUTO",
         "NCCL_ALGO=Ring is respected",
     ] {
         assert!(said.contains(words), "{said}");

@@ -14,6 +14,7 @@ pub mod command;
 pub mod design;
 pub mod features;
 pub mod idle;
+pub mod inspector;
 pub mod intra;
 mod layout;
 pub mod nccl_tests;

@@ -65,6 +65,13 @@ pub struct TraceLine {
     /// Hash that identifies the host.
     pub host: String,
     pub host_name: Option<String>,
+    /// NCCL's release, as 2.28.9.
+    pub nccl: Option<String>,
+    /// The models of the host's GPUs.
+    pub gpu: Option<String>,
+    /// The site's own tuner and profiler, if linkwise asks them as well.
+    pub site_tuner: Option<String>,
+    pub site_profiler: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`.
     pub visible_gpus: Option<String>,
     /// Number of the process on its host.

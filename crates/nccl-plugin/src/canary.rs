@@ -20,6 +20,8 @@ pub struct Canary {
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
     pub ranks: u32,
+    /// Nodes as NCCL counts them.
+    pub nodes: u32,
     pub comm: Option<u64>,
     pub index: u32,
     pub process: Option<u32>,
@@ -76,7 +78,7 @@ mod tests {
 
     #[test]
     fn all_conditions_must_hold() {
-        let c = Candidate { ranks: 8, comm: Some(0xab), index: 1, process: Some(5) };
+        let c = Candidate { ranks: 8, nodes: 1, comm: Some(0xab), index: 1, process: Some(5) };
         for (text, included) in [
             ("ranks=8", true),
             ("ranks=4", false),

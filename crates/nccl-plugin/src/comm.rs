@@ -54,6 +54,8 @@ struct BoundaryState {
     waits: u64,
     /// Calls that wait for a verdict now.
     waiting: u32,
+    /// When the wait of a call began.
+    waiting_since: Option<Instant>,
     /// The communicator has ended: calls no longer wait.
     ended: bool,
     /// The epoch in force, installed or about to be.
@@ -412,6 +414,7 @@ impl Comm {
                 }
                 CallAction::Wait => {
                     let begin = *since.get_or_insert_with(Instant::now);
+                    boundary_state.waiting_since = Some(begin);
                     if begin.elapsed() >= WAIT_BEFORE_LOG && !said {
                         said = true;
                         let epoch = boundary_state.member.bound_to().map_or(0, |e| e.number);
@@ -431,6 +434,7 @@ impl Comm {
             }
         }
         if let Some(begin) = since {
+            boundary_state.waiting_since = None;
             boundary_state.waited = boundary_state.waited.max(begin.elapsed());
             boundary_state.waits += 1;
         }
@@ -509,6 +513,16 @@ impl Comm {
     pub fn waits(&self) -> (u64, Duration) {
         let boundary_state = self.boundary_state();
         (boundary_state.waits, boundary_state.waited)
+    }
+
+    /// How long a call has been waiting for a verdict, if one waits now.
+    pub fn waiting_for(&self) -> Option<Duration> {
+        self.boundary_state().waiting_since.map(|t| t.elapsed())
+    }
+
+    /// Number of the epoch in force.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
     }
 
     /// A panic with the lock held leaves the member consistent, because its methods cannot panic half-way.

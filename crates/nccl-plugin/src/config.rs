@@ -3,6 +3,7 @@
 
 use crate::alike::{self, NcclSettings};
 use crate::canary::Canary;
+use crate::coordinator::FreezeAfter;
 use crate::launcher;
 use crate::profile::Profile;
 use crate::rewards::Script;
@@ -78,6 +79,10 @@ pub struct Config {
     pub epoch_calls: u32,
     /// `LINKWISE_INTRA_NODE_TRANSPORT`: how ranks of one host communicate; socket or memory.
     pub intra_node_transport: IntraNodeTransport,
+    /// `LINKWISE_STATUS`: the folder of status files ([`crate::status`]).
+    pub status: Option<PathBuf>,
+    /// `LINKWISE_FREEZE_AFTER`: when mode adaptive stops exploring and keeps the arms found.
+    pub freeze_after: Option<FreezeAfter>,
     /// `LINKWISE_LEAD`: how long before its first call a change is agreed on, by the measured rate of calls.
     pub lead: Duration,
     /// `LINKWISE_ON_SILENCE`: what a call does that waits for a verdict which does not come.
@@ -148,7 +153,7 @@ impl std::fmt::Display for ConfigError {
 }
 
 /// Names of settings in the file; the variable of `key` is `LINKWISE_KEY`.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 23] = [
     "mode",
     "policy",
     "profile",
@@ -168,6 +173,8 @@ const KEYS: [&str; 21] = [
     "kernel_times",
     "epoch_calls",
     "reward",
+    "status",
+    "freeze_after",
     "lead",
     "on_silence",
 ];
@@ -420,6 +427,8 @@ impl Config {
             reward: from.reward()?,
             epoch_calls: from.epoch_calls()?,
             intra_node_transport: from.intra_node_transport()?,
+            status: from.path("status"),
+            freeze_after: from.parsed("freeze_after", |_, e| e)?,
             lead: from.lead()?,
             on_silence: match from.word("on_silence", &["wait", "abort-process"])? {
                 Some(1) => OnSilence::AbortProcess,

@@ -69,6 +69,41 @@ pub enum CoordinatorMode {
     },
 }
 
+/// When exploring ends for good: `freeze_after`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FreezeAfter {
+    /// After so many calls of the communicator.
+    Calls(u64),
+    /// After so many microseconds of the worker.
+    Us(u64),
+}
+
+impl FreezeAfter {
+    fn is_over(self, calls: u64, now_us: u64) -> bool {
+        match self {
+            FreezeAfter::Calls(n) => calls >= n,
+            FreezeAfter::Us(us) => now_us >= us,
+        }
+    }
+}
+
+impl std::str::FromStr for FreezeAfter {
+    type Err = String;
+
+    /// `5000` calls, or `90s`, `10min`, `2h`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [("min", 60), ("s", 1), ("h", 3600)];
+        let (number, seconds) =
+            units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, *s))).unwrap_or((text, 0));
+        let number: Option<u64> = number.trim().parse().ok().filter(|n| (1..=1 << 40).contains(n));
+        match number {
+            Some(n) if seconds == 0 => Ok(FreezeAfter::Calls(n)),
+            Some(n) => Ok(FreezeAfter::Us(n.saturating_mul(seconds * 1_000_000))),
+            None => Err(format!("`{text}` is not a number of calls (5000) or a time (90s, 10min, 2h)")),
+        }
+    }
+}
+
 /// See the module documentation.
 pub struct EpochCoordinator {
     leader: Leader,
@@ -83,6 +118,9 @@ pub struct EpochCoordinator {
     stopped: bool,
     /// The epoch that returns to AUTO after a stop, proposed or in force.
     stop_epoch: Option<u64>,
+    freeze_after: Option<FreezeAfter>,
+    /// The epoch without runs, proposed or in force.
+    freeze_epoch: Option<u64>,
     left: bool,
     first_exhausted_us: Option<u64>,
     /// Time of the last call of the epoch in force that its plan covers.
@@ -142,6 +180,8 @@ impl EpochCoordinator {
             pending: None,
             stopped: false,
             stop_epoch: None,
+            freeze_after: None,
+            freeze_epoch: None,
             left: false,
             first_exhausted_us: None,
             last_planned_us: 0,
@@ -315,6 +355,7 @@ impl EpochCoordinator {
             out.extend((0..self.members).map(|to| (to, question.clone())));
         }
         let mut fixed = Vec::new();
+        let mut freezes = false;
         let (plans, planned) = if self.stopped {
             if self.stop_epoch == Some(self.in_force) {
                 return; // AUTO is in force for the rest of the job
@@ -326,6 +367,12 @@ impl EpochCoordinator {
                 return;
             }
             (fixed.clone(), BTreeMap::new())
+        } else if self.freeze_after.is_some_and(|f| f.is_over(begun_here, now_us)) {
+            if self.is_frozen() {
+                return; // the arms found stay
+            }
+            freezes = true;
+            (self.settled_plans(), BTreeMap::new())
         } else {
             if self.step_reports == StepReports::JustBegun {
                 self.step_reports = StepReports::Present;
@@ -341,6 +388,8 @@ impl EpochCoordinator {
         let epoch = self.leader.propose(plans, begun_here, now_us, |to, m| out.push((to, m)));
         if self.stopped {
             self.stop_epoch = epoch.map(|e| e.number);
+        } else if freezes {
+            self.freeze_epoch = epoch.map(|e| e.number);
         }
     }
 
@@ -351,6 +400,32 @@ impl EpochCoordinator {
         if self.slots.get(&slot).is_some_and(|s| !s.arms.iter().all(|arm| can_use(&plan(arm), &view))) {
             self.slots.remove(&slot);
         }
+    }
+
+    /// The arm in use of every slot, without runs.
+    fn settled_plans(&self) -> Vec<SlotPlan> {
+        let arm = |k: &SlotState| k.arms.get(k.policy.in_use()).copied().unwrap_or(Arm::AUTO);
+        self.slots.iter().map(|(slot, k)| SlotPlan { slot: *slot, runs: Vec::new(), settled: arm(k) }).collect()
+    }
+
+    /// Exploring ends after this.
+    pub fn freezing(mut self, after: Option<FreezeAfter>) -> Self {
+        self.freeze_after = after;
+        self
+    }
+
+    /// Exploring has ended, and the arms found are in force.
+    pub fn is_frozen(&self) -> bool {
+        self.in_force > 0 && self.freeze_epoch == Some(self.in_force)
+    }
+
+    /// The slots of a fixed table that is in force.
+    pub fn table(&self) -> impl Iterator<Item = (Slot, Arm)> + '_ {
+        let plans = match &self.mode {
+            CoordinatorMode::Fixed(plans) if self.in_force > 0 && !self.stopped => plans.as_slice(),
+            _ => &[],
+        };
+        plans.iter().map(|p| (p.slot, p.settled))
     }
 
     /// Builds policies for slots with enough calls, of arms that all ranks have.
@@ -523,17 +598,28 @@ mod tests {
 
     /// Delivers all messages to the only member, which always agrees. Returns the number of verdicts.
     fn agree(c: &mut EpochCoordinator, now_us: u64) -> usize {
-        let (mut out, mut committed) = (Vec::new(), 0);
-        c.tick(0, now_us, &mut out);
-        if matches!(out.as_slice(), [(_, ToMember::Ask(_))]) {
-            agree_to(c, &mut out, now_us, &mut committed);
-            c.tick(0, now_us, &mut out);
-        }
-        agree_to(c, &mut out, now_us, &mut committed);
-        committed
+        agreed_plans(c, now_us).0
     }
 
-    fn agree_to(c: &mut EpochCoordinator, out: &mut Vec<Outgoing>, now_us: u64, committed: &mut usize) {
+    /// Number of commits, and the plans of the last proposal.
+    fn agreed_plans(c: &mut EpochCoordinator, now_us: u64) -> (usize, Vec<SlotPlan>) {
+        let (mut out, mut committed, mut plans) = (Vec::new(), 0, Vec::new());
+        c.tick(0, now_us, &mut out);
+        if matches!(out.as_slice(), [(_, ToMember::Ask(_))]) {
+            agree_to(c, &mut out, now_us, &mut committed, &mut plans);
+            c.tick(0, now_us, &mut out);
+        }
+        agree_to(c, &mut out, now_us, &mut committed, &mut plans);
+        (committed, plans)
+    }
+
+    fn agree_to(
+        c: &mut EpochCoordinator,
+        out: &mut Vec<Outgoing>,
+        now_us: u64,
+        committed: &mut usize,
+        plans: &mut Vec<SlotPlan>,
+    ) {
         while let Some((_, message)) = out.pop() {
             let answer = match message {
                 ToMember::Ask(e) => {
@@ -542,13 +628,50 @@ mod tests {
                     ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots }
                 }
                 ToMember::Check { .. } => ToLeader::Status { begun: 0, digest: None },
-                ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0 },
+                ToMember::Propose(e) => {
+                    plans.clone_from(&e.plans);
+                    ToLeader::Ack { epoch: e.number, begun: 0 }
+                }
                 ToMember::Commit(n) | ToMember::Abort(n) => {
                     *committed += 1;
                     ToLeader::Confirm { epoch: n, begun: 0 }
                 }
             };
             c.on_message(0, &answer, now_us, out);
+        }
+    }
+
+    #[test]
+    fn after_the_freeze_the_arms_found_stay_and_no_epoch_follows() {
+        let build: PolicyBuilder = Box::new(|arms, _| crate::policies::build("round-robin", arms, 1 << 20));
+        let mode = CoordinatorMode::Learn { build, calls: 4, explore_all: true, by_kernel: false };
+        let mut c = EpochCoordinator::new(1, mode).freezing(Some("1s".parse().unwrap()));
+        (0..2).for_each(|k| c.on_call(&call(k, 0), 0));
+        let (_, plans) = agreed_plans(&mut c, 10);
+        assert_eq!((c.in_force(), c.is_frozen(), plans[0].runs.is_empty()), (1, false, false), "it explores");
+        let (_, plans) = agreed_plans(&mut c, 1_000_000);
+        assert_eq!((c.in_force(), c.is_frozen(), plans[0].runs.is_empty()), (2, true, true), "no runs");
+        let settled = plans[0].settled;
+        for now in [1_000_001, 10_000_000, 100_000_000] {
+            let mut out = Vec::new();
+            c.tick(5000, now, &mut out);
+            assert!(out.is_empty(), "no more epochs");
+        }
+        assert_eq!(c.findings().next().unwrap().1, settled);
+    }
+
+    #[test]
+    fn a_freeze_is_a_number_of_calls_or_a_time() {
+        for (text, freeze) in [
+            ("5000", FreezeAfter::Calls(5000)),
+            ("90s", FreezeAfter::Us(90_000_000)),
+            ("10min", FreezeAfter::Us(600_000_000)),
+            ("2h", FreezeAfter::Us(7_200_000_000)),
+        ] {
+            assert_eq!(text.parse(), Ok(freeze), "{text}");
+        }
+        for text in ["", "0", "-1", "soon", "1d", "99999999999999999999", "s"] {
+            assert!(text.parse::<FreezeAfter>().is_err(), "{text}");
         }
     }
 

@@ -6,6 +6,7 @@ use crate::comm::{Comm, Identity, RING_RECORDS, RING_RECORDS_TRACED, Role};
 use crate::config::{self, Config, Mode, Reward};
 use crate::events::Events;
 use crate::job;
+use crate::made_on::{self, Here};
 use crate::worker::{MembershipChange, Worker};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -179,7 +180,7 @@ pub fn tuner_init(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Opti
     let tells_groups = profiled.is_some() && PROFILER_API.load(Ordering::Relaxed) >= PROFILER_TELLS_GROUPS;
     let index = MADE.fetch_add(1, Ordering::Relaxed);
     let process = config.process.map(|p| p.rank);
-    let candidate = Candidate { ranks: ranks as u32, comm: id, index, process };
+    let candidate = Candidate { ranks: ranks as u32, nodes: nodes as u32, comm: id, index, process };
     let (role, why) = match observes_only(config, &candidate, tells_groups, api) {
         Some(why) => (Role::Observe, why),
         None => (role_of(config, run, &candidate)?, None),
@@ -209,6 +210,9 @@ pub fn tuner_init(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Opti
 fn observes_only(config: &Config, c: &Candidate, tells_groups: bool, tuner_api: u32) -> Option<Option<String>> {
     if config.mode == Mode::Observe {
         return Some(None);
+    }
+    if let Some(why) = table_refuses(config, c) {
+        return Some(Some(why));
     }
     // Without an identifier the ranks exchange nothing about the communicator, so each must find the same by itself.
     if let Some(canary) =
@@ -252,6 +256,22 @@ fn observes_only(config: &Config, c: &Candidate, tells_groups: bool, tuner_api: 
     static WARNED: AtomicBool = AtomicBool::new(false);
     abi::log::once(&WARNED, &why);
     Some(Some(why))
+}
+
+/// Why the table, which was found elsewhere, does not apply to the communicator; logged once.
+fn table_refuses(config: &Config, c: &Candidate) -> Option<String> {
+    let made_on = &config.profile.as_ref()?.made_on;
+    let here = Here {
+        nccl: abi::nccl::version(),
+        gpus: made_on::gpus_here(),
+        ranks: c.ranks,
+        nodes: c.nodes,
+        processes: config.process.map(|p| p.processes),
+    };
+    let why = format!("the table does not apply here, so communicators stay at AUTO: {}", made_on.refuses(&here)?);
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    abi::log::once(&WARNED, &why);
+    Some(why)
 }
 
 /// The role of a communicator that may change arms. `None`: it stays at AUTO, and the reason has been logged.

@@ -10,7 +10,10 @@
 //! Sizes are bytes as NCCL counts them (of all ranks for AllGather and ReduceScatter), from inclusive, to exclusive, powers of two: calls are
 //! distinguished by the power of two nearest to their size ([`tune::bucket`]). With `bytes=rank`, allowed for those two collectives, sizes are one
 //! rank's share: their best arm depends on it, so the rule carries over to other numbers of ranks.
+//!
+//! A line `# linkwise: nccl=2.28.9 ...` says where the table was found ([`crate::made_on`]): it is refused elsewhere.
 
+use crate::made_on::{MARK, MadeOn};
 use agreement::epoch::BUCKETS;
 use agreement::{Slot, SlotPlan};
 use tune::{Arm, Collective};
@@ -43,6 +46,8 @@ impl Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     rules: Vec<Rule>,
+    /// Where the table was found.
+    pub made_on: MadeOn,
     /// Hash of the text. Ranks compare it before any of them uses the table.
     pub hash: u64,
 }
@@ -50,8 +55,12 @@ pub struct Profile {
 impl Profile {
     /// Parses a table. An error has its line, counted from 1.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
-        let mut rules = Vec::new();
+        let (mut rules, mut made_on) = (Vec::new(), MadeOn::default());
         for (i, line) in text.lines().enumerate() {
+            if let Some(said) = line.trim().strip_prefix('#').and_then(|l| l.trim_start().strip_prefix(MARK)) {
+                made_on = MadeOn::parse(said).map_err(|what| (i + 1, what))?;
+                continue;
+            }
             let line = line.split_once('#').map_or(line, |(l, _)| l).trim();
             if line.is_empty() {
                 continue;
@@ -61,7 +70,7 @@ impl Profile {
             }
             rules.push(rule(line).map_err(|what| (i + 1, what))?);
         }
-        Ok(Profile { rules, hash: wire::bytes::hash(text.as_bytes()) })
+        Ok(Profile { rules, made_on, hash: wire::bytes::hash(text.as_bytes()) })
     }
 
     /// The arm of a slot in a communicator. O(rules).
@@ -187,8 +196,16 @@ mod tests {
     }
 
     #[test]
+    fn a_table_says_where_it_was_found_and_older_tables_say_nothing() {
+        let p = Profile::parse("# a table\n#linkwise: nccl=2.28.9 hosts=4\nAllReduce 1KiB 1MiB TREE/LL\n").unwrap();
+        assert_eq!((p.made_on.nccl.as_deref(), p.made_on.hosts), (Some("2.28.9"), Some(4)));
+        assert_eq!(Profile::parse("# found by linkwise: it was fast\n").unwrap().made_on, MadeOn::default());
+    }
+
+    #[test]
     fn an_error_has_its_line() {
         for (text, line, what) in [
+            ("\n# linkwise: ncll=2.28.9\n", 2, "is none of nccl="),
             ("\nAllReduce 1KiB 2KiB FAST", 2, "is not an arm"),
             ("AllReduce 1KB 2KiB AUTO", 1, "is not a size"),
             ("AllReduce 1000 2KiB AUTO", 1, "power of two"),

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Bytes buffered before a write.
 const BUFFER_BYTES: usize = 32 << 10;
 
+/// Bytes that lines of findings, epochs and ends may use after the trace is full.
+const RESERVE_BYTES: u64 = 1 << 20;
+
 #[derive(Debug, Default)]
 pub struct Trace {
     file: Option<File>,
@@ -20,6 +23,9 @@ pub struct Trace {
     queue: Option<Files>,
     buffer: String,
     left: u64,
+    /// No more lines of calls: only lines that are kept.
+    full: bool,
+    reserve: u64,
 }
 
 impl Trace {
@@ -41,38 +47,68 @@ impl Trace {
             }
             left = left.saturating_sub(there);
         }
-        Ok(Trace { file: (left > 0).then_some(file), queue: None, buffer, left })
+        let reserve = RESERVE_BYTES.saturating_sub(there.saturating_sub(most));
+        let file = (left > 0 || reserve > 0).then_some(file);
+        Ok(Trace { file, queue: None, buffer, left, full: left == 0, reserve })
     }
 
     /// Lines go to the thread that writes files.
     pub fn queued(files: Files) -> Self {
-        Trace { file: None, queue: Some(files), buffer: String::new(), left: u64::MAX }
+        Trace { queue: Some(files), ..Trace::default() }
     }
 
+    /// Lines of calls are written.
     pub fn is_on(&self) -> bool {
+        self.is_open() && !self.full
+    }
+
+    /// Some lines are written: all, or those that are kept when the trace is full.
+    pub fn is_open(&self) -> bool {
         let ended = |files: &Files| files.told.trace_ended.load(Ordering::Relaxed);
         self.file.is_some() || self.queue.as_ref().is_some_and(|files| !ended(files))
     }
 
-    /// Appends a line. The last line of a full trace is `{"kind":"full"}`.
+    /// Appends a line. A full trace has the line `{"kind":"full"}`, after which only [lines that are kept](is_kept) follow, from a reserve of
+    /// [`RESERVE_BYTES`].
     pub fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        if !self.is_on() {
+        if !self.is_open() {
             return;
         }
         let before = self.buffer.len();
         let _ = std::fmt::Write::write_fmt(&mut self.buffer, line);
         self.buffer.push('\n');
         let bytes = (self.buffer.len() - before) as u64;
-        if bytes > self.left {
-            self.buffer.truncate(before);
-            self.buffer.push_str("{\"kind\":\"full\"}\n");
-            self.flush();
-            self.file = None;
-            return;
+        if self.queue.is_some() {
+            // The thread that has the file counts.
+        } else if !self.full && bytes <= self.left {
+            self.left -= bytes;
+        } else {
+            self.line_of_full(before, bytes);
         }
-        self.left -= bytes;
         if self.buffer.len() >= BUFFER_BYTES {
             self.flush();
+        }
+    }
+
+    /// The line that begins at `before` is beyond the trace's size.
+    fn line_of_full(&mut self, before: usize, bytes: u64) {
+        let line = self.buffer.split_off(before);
+        if !self.full {
+            self.full = true;
+            self.buffer.push_str("{\"kind\":\"full\"}\n");
+        }
+        if !is_kept(&line) {
+            return;
+        }
+        match self.reserve.checked_sub(bytes) {
+            Some(left) => {
+                self.reserve = left;
+                self.buffer.push_str(&line);
+            }
+            None => {
+                self.flush();
+                self.file = None;
+            }
         }
     }
 
@@ -94,17 +130,32 @@ impl Trace {
     }
 }
 
+/// A full trace takes the line as well: it says what was decided, not what each call did.
+fn is_kept(line: &str) -> bool {
+    ["finding", "epoch", "never", "end", "difference", "dropped"].iter().any(|kind| {
+        line.strip_prefix("{\"kind\":\"").and_then(|l| l.strip_prefix(kind)).is_some_and(|l| l.starts_with('"'))
+    })
+}
+
 /// Longest name or list from the environment that is written, bytes.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Fields that locate this process: host name, visible GPUs (`CUDA_VISIBLE_DEVICES`) and the launcher's local rank. NCCL gives a plugin none
-/// of these.
+/// Fields about this process: the site's plugins that are asked as well, and its place: host name, visible GPUs (`CUDA_VISIBLE_DEVICES`) and the
+/// launcher's local rank. NCCL gives a plugin none of the latter.
 pub fn process_fields(env: impl Fn(&str) -> Option<String>) -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let text = |t: Option<String>| t.filter(|t| t.len() <= NAME_BYTES_MAX).map_or("null".into(), |t| quoted(&t));
     let local = agreement::launcher::local_rank(&env);
+    let (site_tuner, site_profiler) = crate::site::names();
+    let nccl = crate::abi::nccl::version().map(crate::made_on::release_text);
+    let gpus = crate::made_on::gpus_here();
+    let gpu = (!gpus.is_empty()).then(|| gpus.join("+"));
     format!(
-        "\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
+        "\"nccl\":{},\"gpu\":{},\"site_tuner\":{},\"site_profiler\":{},\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
+        text(nccl),
+        text(gpu),
+        text(site_tuner),
+        text(site_profiler),
         text(Some(name)),
         text(env("CUDA_VISIBLE_DEVICES")),
         local.map_or("null".into(), |n| n.to_string())
@@ -217,6 +268,29 @@ mod tests {
         let text = std::fs::read_to_string(name).unwrap();
         assert!(text.len() < 130 && text.ends_with("{\"kind\":\"full\"}\n"), "{text}");
         assert!(text.lines().all(|l| serde_json::from_str::<serde_json::Value>(l).is_ok()));
+    }
+
+    #[test]
+    fn findings_are_kept_after_the_trace_is_full_up_to_their_reserve() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut t = Trace::in_folder(folder.path(), 1, 100).unwrap();
+        for i in 0..100 {
+            t.line(format_args!("{{\"i\":{i}}}"));
+        }
+        t.line(format_args!("{{\"kind\":\"finding\",\"n\":1}}"));
+        t.line(format_args!("{{\"i\":0}}"));
+        t.flush();
+        // The process ends its communicators and makes others: the reserve is not renewed.
+        let mut t = Trace::in_folder(folder.path(), 1, 100).unwrap();
+        for _ in 0..100_000 {
+            t.line(format_args!("{{\"kind\":\"finding\",\"n\":2}}"));
+        }
+        t.flush();
+        let name = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let text = std::fs::read_to_string(name).unwrap();
+        let after = text.split("{\"kind\":\"full\"}\n").nth(1).unwrap();
+        assert!(after.starts_with("{\"kind\":\"finding\",\"n\":1}\n{\"kind\":\"finding\",\"n\":2}\n"), "{after:.200}");
+        assert!(text.len() as u64 <= 130 + RESERVE_BYTES && text.ends_with('\n'), "{} bytes", text.len());
     }
 
     #[test]

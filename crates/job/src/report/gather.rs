@@ -18,6 +18,8 @@ const KEYS_MAX: usize = 100_000;
 const TIMES_MAX: usize = 100_000;
 /// Maximum number of different arms of a group; all arms with every channel count are fewer.
 const ARMS_MAX: usize = 2_000;
+/// Maximum number of different counts of channels of an arm; NCCL has 64.
+const CHANNEL_COUNTS_MAX: usize = 64;
 /// Maximum number of sentences about communicators that stay at AUTO.
 const NEVER_MAX: usize = 1000;
 
@@ -59,6 +61,8 @@ pub struct CallGroup {
     pub agreed_kernels: BTreeMap<String, Vec<f64>>,
     /// Epoch, arm in use, and the reason.
     pub finding: Option<(u64, String, String)>,
+    /// By arm that ran: number of launches with each count of channels.
+    pub channels: BTreeMap<String, BTreeMap<u32, u64>>,
     /// GPU times by call: the arm that ran, and the shortest time among the ranks in these traces.
     pub kernels: BTreeMap<u64, (String, f64)>,
 }
@@ -147,6 +151,9 @@ impl GatheredTraces {
                 self.report.processes.push(PluginProcess {
                     host: text(&line.host, 32),
                     host_name: line.host_name.as_deref().map(|n| text(n, 64)),
+                    nccl: line.nccl.as_deref().map(|n| text(n, 16)),
+                    gpu: line.gpu.as_deref().map(|n| text(n, 200)),
+                    site_tuner: line.site_tuner.as_deref().map(|n| text(n, 64)),
                     pid: line.pid,
                     mode: text(&line.mode, 32),
                     policy: text(&line.policy, 64),
@@ -314,6 +321,12 @@ impl CallGroup {
     }
 
     fn launched(&mut self, line: &TraceLine) {
+        if line.channels > 0 && (self.channels.len() < ARMS_MAX || self.channels.contains_key(&line.arm)) {
+            let counts = self.channels.entry(line.arm.clone()).or_default();
+            if counts.len() < CHANNEL_COUNTS_MAX || counts.contains_key(&line.channels) {
+                *counts.entry(line.channels).or_default() += 1;
+            }
+        }
         let (Some(call), Some(us)) = (line.call, line.kernel_us.filter(|t| *t > 0.0)) else { return };
         if self.kernels.len() >= TIMES_MAX && !self.kernels.contains_key(&call) {
             self.left_out += 1;

@@ -20,6 +20,12 @@ pub struct PluginProcess {
     pub host: String,
     /// The host's name, if the trace holds it.
     pub host_name: Option<String>,
+    /// NCCL's release, if the trace holds it.
+    pub nccl: Option<String>,
+    /// The models of the host's GPUs, if the trace holds them.
+    pub gpu: Option<String>,
+    /// The site's tuner, whose answer is AUTO.
+    pub site_tuner: Option<String>,
     /// The process id.
     pub pid: u64,
     /// Its mode.

@@ -24,6 +24,10 @@ pub struct CallRow {
     pub auto: String,
     /// The arm in use at the end, or AUTO.
     pub arm: String,
+    /// Channels that ran most often at AUTO's choice, if the traces have launches.
+    pub auto_channels: Option<u32>,
+    /// Channels that ran most often with the arm.
+    pub arm_channels: Option<u32>,
     /// The reason for the arm.
     pub because: String,
     /// The source of the times that the policy decides by: step, interval (between outermost groups), calls (between
@@ -178,7 +182,10 @@ fn row(
     let without_channels = arm.split('@').next().unwrap_or("");
     let arm_kernel_us = if arm == "AUTO" { auto_kernel_us } else { k.kernel_us(&arm, without_channels) };
     let kernels_ms = k.kernels_ms();
+    let ran_on = |arm: &str| k.channels.get(arm)?.iter().max_by_key(|(_, n)| **n).map(|(channels, _)| *channels);
     CallRow {
+        auto_channels: ran_on(&auto),
+        arm_channels: ran_on(if arm == "AUTO" { &auto } else { without_channels }),
         collective,
         size_bytes: ::tune::bucket::middle(k.bucket),
         ranks: k.ranks,

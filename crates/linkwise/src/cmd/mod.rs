@@ -15,3 +15,4 @@ pub mod route;
 pub mod run;
 pub mod topology;
 pub mod tune;
+pub mod watch;

@@ -20,14 +20,18 @@ use topology::{Bytes, Cluster, Collective};
 #[command(
     override_usage = "linkwise observe --store <STORE> --job <JOB> --busbw <GB_PER_S> [OPTIONS]\n       \
         linkwise observe --store <STORE> --job <JOB> --nccl-tests <FILE> ...\n       \
-        linkwise observe --store <STORE> --job <JOB> --trace <FILE> ...",
+        linkwise observe --store <STORE> --job <JOB> --trace <FILE> ...\n       \
+        linkwise observe --store <STORE> --job <JOB> --inspector <FOLDER> ...",
     after_help = "Examples:\n  linkwise observe --store S.db --state site.state --job train-7 --busbw 41.3 --model model.json\n  \
     linkwise observe --store S.db --cluster h100 --gpus 'n0 n1' --job train-7 --nccl-tests out.txt\n  \
     linkwise observe --store S.db --state site.state --job train-7 --trace trace.jsonl --model model.json\n  \
-    linkwise observe --store S.db --cluster site.yaml --job train-7 --trace traces/\n\n\
+    linkwise observe --store S.db --cluster site.yaml --job train-7 --trace traces/\n  \
+    linkwise observe --store S.db --state site.state --job train-7 --inspector nccl-inspector-4711/\n\n\
     A trace is JSON lines, {\"collective\":\"all_reduce\",\"size_bytes\":16777216,\"time_us\":790.5} (or busbw_gb_per_s; at_unix_s if\n\
     known), a PyTorch profiler trace of one rank, not compressed, or what `linkwise run --kernel-times --trace FOLDER` kept: then the\n\
     folder; the job's GPUs follow from it where its host names are those of the cluster.\n\n\
+    NCCL Inspector's dumps (NCCL_INSPECTOR_ENABLE=1, JSON) name no GPUs: --gpus or --state does. Give the dumps of all ranks: a\n\
+    collective counts by the rank that arrives last.\n\n\
     A reading over several hosts updates the model file at once (replaced in one step); a reading of one host counts at the next\n\
     `linkwise fit`. A job that shares a NIC with another one is recorded as contended: such a reading teaches the model nothing. With\n\
     --state and --model, what readings speak against is kept in the state, and `place --state` prefers other components."
@@ -73,7 +77,7 @@ pub struct Args {
     format: Format,
 }
 
-/// What the job got, in one of three forms.
+/// What the job got, in one of four forms.
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 struct Got {
@@ -86,6 +90,9 @@ struct Got {
     /// The job's own trace, or a trace of the NCCL plugin (a file, or the folder of all of them)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Dumps of NCCL Inspector: a file, or the folder of all ranks
+    #[arg(long, value_name = "FOLDER")]
+    inspector: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -140,6 +147,10 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
         held.or_else(|e| recorded(args, engine, e)).or_failure()
     };
     let (readings, left_out) = match (&args.got.busbw, &args.got.nccl_tests, &args.got.trace) {
+        _ if args.got.inspector.is_some() => {
+            let path = args.got.inspector.clone().unwrap_or_default();
+            reading::of_inspector(job()?.gpus.gpu_count(), &path)?
+        }
         (Some(v), ..) => {
             let provenance = "linkwise observe --busbw".into();
             (vec![ReadingIn { provenance, ..ReadingIn::new(args.collective, args.size, *v) }], 0)
@@ -149,7 +160,7 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
             Some(t) => t.readings(job()?.gpus.gpu_count(), args.simulated)?,
             None => reading::of_trace(job()?.gpus.gpu_count(), file)?,
         },
-        _ => return Err(Failure::input("one of --busbw, --nccl-tests and --trace is needed")),
+        _ => return Err(Failure::input("one of --busbw, --nccl-tests, --trace and --inspector is needed")),
     };
     let request = ObserveRequest {
         job: args.job.clone(),

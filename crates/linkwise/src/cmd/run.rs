@@ -42,7 +42,8 @@ pub struct Args {
 }
 
 const HELP: &str = "\
-The plugin may change NCCL's choices of algorithm, protocol and channels; --observe changes nothing. It is experimental: the plugin has not \
+The plugin may change NCCL's choices of algorithm, protocol and channels; --observe changes nothing. The site's own \
+tuner and profiler stay: they are asked first, and their answer is what AUTO means. The plugin is experimental: it has not \
 been run on GPUs yet.
 
 Every process that the command starts on this host inherits the settings, with torchrun, mpirun, srun and python alike. Ranks on other \
@@ -88,7 +89,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         Some(path) => empty(&task.as_ref().map_or(path.clone(), |t| path.join(format!("task-{}", t.number))))?,
     };
-    conflicts();
+    conflicts(&library);
     if let (None, None, Some(launcher)) = (&args.trace, &task, launched::reaches_other_hosts(&args.command, env)) {
         eprintln!(
             "linkwise: where {launcher} starts processes on other hosts their traces stay there, in {}, and the report does not have them; \
@@ -164,17 +165,40 @@ fn tell(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path)
     Ok(())
 }
 
-/// Warns of settings that conflict with the plugin.
-fn conflicts() {
-    for name in ["NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"] {
-        if let Some(value) = std::env::var_os(name).filter(|v| !v.is_empty()) {
-            eprintln!("linkwise: {name}={} is replaced for this job", value.to_string_lossy());
+/// NCCL's variables that name plugins, and those in which the plugin finds what they named.
+const PLUGINS: [(&str, &str, &str); 2] = [
+    ("NCCL_TUNER_PLUGIN", "LINKWISE_SITE_TUNER", "it is asked first, and its answer is AUTO"),
+    ("NCCL_PROFILER_PLUGIN", "LINKWISE_SITE_PROFILER", "it gets its events through linkwise"),
+];
+
+/// The plugin of the site that a variable names, unless it is linkwise itself (an outer `linkwise run`) or the user
+/// names another one for linkwise.
+fn of_site(nccl: &str, kept: &str, library: &Path) -> Option<OsString> {
+    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    set(nccl).filter(|v| set(kept).is_none() && Path::new(v).canonicalize().ok().as_deref() != Some(library))
+}
+
+/// Tells what linkwise does with settings that concern it.
+fn conflicts(library: &Path) {
+    for (nccl, kept, how) in PLUGINS {
+        if let Some(value) = of_site(nccl, kept, library) {
+            let value = value.to_string_lossy();
+            match value.eq_ignore_ascii_case("none") {
+                true => eprintln!("linkwise: {nccl}=none: linkwise is loaded, and no other plugin"),
+                false => eprintln!("linkwise: {nccl}={value}: {how}"),
+            }
         }
     }
     for name in ["NCCL_ALGO", "NCCL_PROTO"] {
         if let Some(value) = std::env::var_os(name).filter(|v| !v.is_empty()) {
             eprintln!("linkwise: {name}={} is respected: only what it allows is tried", value.to_string_lossy());
         }
+    }
+    if std::env::var_os("NCCL_CTA_POLICY").is_some_and(|v| !v.is_empty() && v != "0") {
+        eprintln!(
+            "linkwise: NCCL_CTA_POLICY: from NCCL 2.27 on a loaded tuner switches off the shortcut for AllGather and ReduceScatter with \
+             registered buffers, also under --observe"
+        );
     }
 }
 
@@ -184,6 +208,11 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     let mut command = Command::new(program);
     command.args(words);
     command.env("NCCL_TUNER_PLUGIN", library).env("NCCL_PROFILER_PLUGIN", library).env("LINKWISE_TRACE", folder);
+    for (nccl, kept, _) in PLUGINS {
+        if let Some(value) = of_site(nccl, kept, library) {
+            command.env(kept, value);
+        }
+    }
     let mode = match (&args.profile, args.observe) {
         (Some(path), _) => {
             let path = path.canonicalize().map_err(|e| Failure::file("open", path, e))?;

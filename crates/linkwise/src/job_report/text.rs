@@ -162,6 +162,9 @@ pub fn summary(report: &JobReport) -> String {
         p.tuner_api,
         if p.profiler_api == 0 { "none".into() } else { format!("v{}", p.profiler_api) },
     );
+    if let Some(tuner) = &p.site_tuner {
+        s += &format!("; AUTO is the answer of the site's tuner {tuner}");
+    }
     if report.epochs > 0 {
         s += &format!(
             "; {} epochs, {} waits for a verdict, the longest {:.1} ms",

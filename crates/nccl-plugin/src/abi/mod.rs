@@ -25,11 +25,11 @@ pub const ABORTED: Status = 6;
 pub struct Name(*const c_char);
 // SAFETY: the pointer refers to a literal.
 unsafe impl Sync for Name {}
-const NAME: Name = Name(c"linkwise".as_ptr());
+pub(crate) const NAME: Name = Name(c"linkwise".as_ptr());
 
 /// Runs an entry point and catches its panics.
 #[inline]
-fn guarded(kind: Entry, f: impl FnOnce()) -> Status {
+pub(crate) fn guarded(kind: Entry, f: impl FnOnce()) -> Status {
     let _ = catch_unwind(AssertUnwindSafe(|| overhead::entry(kind, f)));
     SUCCESS
 }

@@ -7,6 +7,7 @@ use crate::events::Enqueued;
 use crate::kernel_times;
 use crate::overhead::Entry;
 use crate::process::{self, EVENTS, ProfilerContext};
+use crate::site::profiler as site;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
@@ -27,9 +28,9 @@ const LAUNCHED_GROUP: u64 = 1;
 /// State of a kernel's channel: stopped; the arguments hold the time.
 const CHANNEL_STOPPED: c_int = 22;
 
-type InitV4 =
+pub(crate) type InitV4 =
     unsafe extern "C" fn(*mut *mut c_void, *mut c_int, *const c_char, u64, c_int, c_int, c_int, Logger) -> Status;
-type InitV5 =
+pub(crate) type InitV5 =
     unsafe extern "C" fn(*mut *mut c_void, u64, *mut c_int, *const c_char, c_int, c_int, c_int, Logger) -> Status;
 type Start = unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> Status;
 type Stop = unsafe extern "C" fn(*mut c_void) -> Status;
@@ -39,27 +40,35 @@ type Record = unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> Status;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Profiler<I> {
-    name: Name,
-    init: I,
-    start: Start,
-    stop: Stop,
-    record: Record,
-    finalize: Stop,
+    pub(crate) name: Name,
+    pub(crate) init: I,
+    pub(crate) start: Start,
+    pub(crate) stop: Stop,
+    pub(crate) record: Record,
+    pub(crate) finalize: Stop,
 }
 const _: () = assert!(size_of::<Profiler<InitV4>>() == 48);
 
-#[unsafe(no_mangle)]
-static ncclProfiler_v4: Profiler<InitV4> =
-    Profiler { name: NAME, init: init_v4, start: start_v4, stop, record, finalize };
-#[unsafe(no_mangle)]
-static ncclProfiler_v5: Profiler<InitV5> =
-    Profiler { name: NAME, init: init_v5, start: start_v5, stop, record, finalize };
-#[unsafe(no_mangle)]
-static ncclProfiler_v6: Profiler<InitV5> =
-    Profiler { name: NAME, init: init_v6, start: start_v5, stop, record, finalize };
-#[unsafe(no_mangle)]
-static ncclProfiler_v7: Profiler<InitV5> =
-    Profiler { name: NAME, init: init_v7, start: start_v5, stop, record, finalize };
+// The exported functions also call the site's profiler (`site::profiler`).
+macro_rules! exported {
+    ($($name:ident $init:ty, $init_fn:ident, $start:ident;)+) => {$(
+        #[unsafe(no_mangle)]
+        pub(crate) static $name: Profiler<$init> = Profiler {
+            name: NAME,
+            init: site::$init_fn,
+            start: site::$start,
+            stop: site::stop,
+            record: site::record,
+            finalize: site::finalize,
+        };
+    )+};
+}
+exported! {
+    ncclProfiler_v4 InitV4, init_v4, start_v4;
+    ncclProfiler_v5 InitV5, init_v5, start_v5;
+    ncclProfiler_v6 InitV5, init_v6, start_v5;
+    ncclProfiler_v7 InitV5, init_v7, start_v5;
+}
 
 static KERNELS: AtomicBool = AtomicBool::new(false);
 /// NCCL's mask of events: one of the process, which NCCL reads at every event.
@@ -121,7 +130,7 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
     })
 }
 
-unsafe extern "C" fn init_v4(
+pub(crate) unsafe extern "C" fn init_v4(
     context: *mut *mut c_void,
     mask: *mut c_int,
     _: *const c_char,
@@ -135,7 +144,7 @@ unsafe extern "C" fn init_v4(
 }
 macro_rules! init_v5_and_later {
     ($($name:ident $api:literal),+) => {$(
-        unsafe extern "C" fn $name(
+        pub(crate) unsafe extern "C" fn $name(
             context: *mut *mut c_void,
             id: u64,
             mask: *mut c_int,
@@ -209,11 +218,19 @@ const _: () = {
     assert!(std::mem::offset_of!(CollV5, algorithm) == 64);
 };
 
-unsafe extern "C" fn start_v5(context: *mut c_void, handle: *mut *mut c_void, event: *const c_void) -> Status {
+pub(crate) unsafe extern "C" fn start_v5(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    event: *const c_void,
+) -> Status {
     // SAFETY: v5 and later begin with this head.
     unsafe { start(context, handle, event, false, |e| (*e.cast::<HeadV5>()).kind) }
 }
-unsafe extern "C" fn start_v4(context: *mut c_void, handle: *mut *mut c_void, event: *const c_void) -> Status {
+pub(crate) unsafe extern "C" fn start_v4(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    event: *const c_void,
+) -> Status {
     // SAFETY: v4 begins with this head; the rest lies at the offsets of v5 (asserted above).
     unsafe { start(context, handle, event, true, |e| (*e.cast::<HeadV4>()).kind.into()) }
 }
@@ -328,11 +345,11 @@ fn element_bytes(datatype: &[u8]) -> u8 {
     }
 }
 
-unsafe extern "C" fn stop(_: *mut c_void) -> Status {
+pub(crate) unsafe extern "C" fn stop(_: *mut c_void) -> Status {
     super::SUCCESS // a collective's stop means that it is enqueued, not that it is done
 }
 
-unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *const c_void) -> Status {
+pub(crate) unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *const c_void) -> Status {
     if state != CHANNEL_STOPPED || handle.is_null() || arguments.is_null() {
         return super::SUCCESS;
     }
@@ -343,7 +360,7 @@ unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *const
     })
 }
 
-unsafe extern "C" fn finalize(context: *mut c_void) -> Status {
+pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> Status {
     guarded(Entry::Setup, || {
         if !context.is_null() {
             // SAFETY: `init` made it, and NCCL returns it once.

@@ -7,25 +7,27 @@ use crate::comm::{Call, Comm};
 use crate::cost_table::CostTable;
 use crate::overhead::Entry;
 use crate::process;
+use crate::site::tuner as site;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::AtomicPtr;
 use tune::{Algorithm, Collective, Protocol};
 
 /// No release has more algorithms or protocols; a larger stride means an unknown table.
 const STRIDE_MAX: c_int = 64;
 
-type InitV2 = unsafe extern "C" fn(usize, usize, Logger, *mut *mut c_void) -> Status;
-type InitV5 =
+pub(crate) type InitV2 = unsafe extern "C" fn(usize, usize, Logger, *mut *mut c_void) -> Status;
+pub(crate) type InitV5 =
     unsafe extern "C" fn(*mut *mut c_void, u64, usize, usize, Logger, *const NvlDomains, *mut c_void) -> Status;
-type ChooseV2 =
+pub(crate) type ChooseV2 =
     unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, c_int, *mut c_int, *mut c_int, *mut c_int) -> Status;
-type ChooseV3 =
+pub(crate) type ChooseV3 =
     unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, *mut *mut f32, c_int, c_int, *mut c_int) -> Status;
-type ChooseV4 =
+pub(crate) type ChooseV4 =
     unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, *mut *mut f32, c_int, c_int, c_int, *mut c_int) -> Status;
-type Finish = unsafe extern "C" fn(*mut c_void) -> Status;
-type ChunkSize = Option<unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, c_int, *mut usize) -> Status>;
+pub(crate) type Finish = unsafe extern "C" fn(*mut c_void) -> Status;
+pub(crate) type ChunkSize = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, c_int, *mut usize) -> Status;
 
 /// NCCL's view of NVLink domains.
 #[repr(C)]
@@ -41,7 +43,7 @@ macro_rules! table {
         $(#[$doc])*
         #[repr(C)]
         #[derive(Debug)]
-        pub struct $name { name: Name, $($field: $t),+ }
+        pub struct $name { pub(crate) name: Name, $(pub(crate) $field: $t),+ }
     };
 }
 table!(
@@ -61,25 +63,35 @@ table!(
     TunerV5 { init: InitV5, choose: ChooseV4, finalize: Finish }
 );
 table!(
-    /// v6: 2.30 and later.
-    TunerV6 { init: InitV5, choose: ChooseV4, finalize: Finish, chunk_size: ChunkSize }
+    /// v6: 2.30 and later. `chunk_size` is null until the site's tuner has one ([`crate::site::tuner`]).
+    TunerV6 { init: InitV5, choose: ChooseV4, finalize: Finish, chunk_size: AtomicPtr<()> }
 );
 const _: () = {
     assert!(size_of::<TunerV2>() == 32 && size_of::<TunerV5>() == 32 && size_of::<TunerV6>() == 40);
     assert!(std::mem::offset_of!(TunerV6, chunk_size) == 32 && size_of::<NvlDomains>() == 12);
 };
 
+// The exported functions ask the site's tuner first (`site::tuner`), then the functions of this file.
 #[unsafe(no_mangle)]
-static ncclTunerPlugin_v2: TunerV2 = TunerV2 { name: NAME, init: init_v2, choose: choose_v2, destroy: finish };
+pub(crate) static ncclTunerPlugin_v2: TunerV2 =
+    TunerV2 { name: NAME, init: site::init_v2, choose: site::choose_v2, destroy: site::finish };
 #[unsafe(no_mangle)]
-static ncclTunerPlugin_v3: TunerV3 = TunerV3 { name: NAME, init: init_v3, choose: choose_v3, destroy: finish };
+pub(crate) static ncclTunerPlugin_v3: TunerV3 =
+    TunerV3 { name: NAME, init: site::init_v3, choose: site::choose_v3, destroy: site::finish };
 #[unsafe(no_mangle)]
-static ncclTunerPlugin_v4: TunerV4 = TunerV4 { name: NAME, init: init_v4, choose: choose_v4, destroy: finish };
+pub(crate) static ncclTunerPlugin_v4: TunerV4 =
+    TunerV4 { name: NAME, init: site::init_v4, choose: site::choose_v4, destroy: site::finish };
 #[unsafe(no_mangle)]
-static ncclTunerPlugin_v5: TunerV5 = TunerV5 { name: NAME, init: init_v5, choose: choose_v4, finalize: finish };
+pub(crate) static ncclTunerPlugin_v5: TunerV5 =
+    TunerV5 { name: NAME, init: site::init_v5, choose: site::choose_v4, finalize: site::finish };
 #[unsafe(no_mangle)]
-static ncclTunerPlugin_v6: TunerV6 =
-    TunerV6 { name: NAME, init: init_v6, choose: choose_v4, finalize: finish, chunk_size: None };
+pub(crate) static ncclTunerPlugin_v6: TunerV6 = TunerV6 {
+    name: NAME,
+    init: site::init_v6,
+    choose: site::choose_v4,
+    finalize: site::finish,
+    chunk_size: AtomicPtr::new(null_mut()),
+};
 
 fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, context: *mut *mut c_void) -> Status {
     if context.is_null() {
@@ -101,12 +113,17 @@ fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, c
 /// NCCL does not say through which interface it calls, so each version has its own entry point.
 macro_rules! init {
     ($name:ident, $api:literal) => {
-        unsafe extern "C" fn $name(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
+        pub(crate) unsafe extern "C" fn $name(
+            ranks: usize,
+            nodes: usize,
+            l: Logger,
+            context: *mut *mut c_void,
+        ) -> Status {
             init($api, None, ranks, nodes, l, context)
         }
     };
     ($name:ident, $api:literal, with id) => {
-        unsafe extern "C" fn $name(
+        pub(crate) unsafe extern "C" fn $name(
             context: *mut *mut c_void,
             id: u64,
             ranks: usize,
@@ -136,7 +153,7 @@ unsafe fn comm<'a>(context: *mut c_void) -> Option<&'a Comm> {
 
 // The argument lists of `choose_*` repeat because they are NCCL's signatures.
 
-unsafe extern "C" fn choose_v4(
+pub(crate) unsafe extern "C" fn choose_v4(
     context: *mut c_void,
     collective: c_int,
     bytes: usize,
@@ -174,7 +191,7 @@ unsafe extern "C" fn choose_v4(
     status
 }
 
-unsafe extern "C" fn choose_v3(
+pub(crate) unsafe extern "C" fn choose_v3(
     context: *mut c_void,
     collective: c_int,
     bytes: usize,
@@ -188,7 +205,7 @@ unsafe extern "C" fn choose_v3(
     unsafe { choose_v4(context, collective, bytes, pipelined, table, algorithms, protocols, 0, channels) }
 }
 
-unsafe extern "C" fn choose_v2(
+pub(crate) unsafe extern "C" fn choose_v2(
     context: *mut c_void,
     collective: c_int,
     bytes: usize,
@@ -239,7 +256,7 @@ fn user_has_chosen() -> bool {
     *CHOSEN.get_or_init(|| ["NCCL_ALGO", "NCCL_PROTO"].iter().any(|k| std::env::var_os(k).is_some()))
 }
 
-unsafe extern "C" fn finish(context: *mut c_void) -> Status {
+pub(crate) unsafe extern "C" fn finish(context: *mut c_void) -> Status {
     guarded(Entry::Setup, || {
         if context.is_null() {
             return;

@@ -2,6 +2,7 @@
 //! wait for it. The queue is bounded; what does not fit is dropped and counted.
 
 use crate::abi::{self, log};
+use crate::status::StatusSnapshot;
 use crate::trace::Trace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ enum Task {
     Info(String),
     /// Writes a file.
     Write(PathBuf, String),
+    /// Replaces the files of a snapshot in a folder.
+    Status(PathBuf, Box<StatusSnapshot>),
     /// All before is done.
     End(SyncSender<()>),
 }
@@ -102,6 +105,10 @@ impl Files {
         self.send(Task::Info(text.into()));
     }
 
+    pub fn status(&self, folder: PathBuf, snapshot: StatusSnapshot) {
+        self.send(Task::Status(folder, Box::new(snapshot)));
+    }
+
     pub fn write(&self, path: PathBuf, text: String) {
         self.send(Task::Write(path, text));
     }
@@ -131,9 +138,9 @@ fn run(open: &Open, tasks: &Receiver<Task>, told: &Told) {
         }
     }
     let mut checked: Option<Instant> = None;
-    let mut dropped = 0;
+    let (mut dropped, mut said_no_status) = (0, false);
     loop {
-        told.trace_ended.store(!trace.is_on(), Ordering::Relaxed);
+        told.trace_ended.store(!trace.is_open(), Ordering::Relaxed);
         if let Some(file) = &open.stop_file
             && checked.is_none_or(|t| t.elapsed() >= STOP_CHECK_INTERVAL)
             && !told.stop_file_exists.load(Ordering::Relaxed)
@@ -156,6 +163,13 @@ fn run(open: &Open, tasks: &Receiver<Task>, told: &Told) {
             Ok(Task::Write(path, text)) => {
                 if let Err(e) = std::fs::write(&path, text) {
                     log::warn(&format!("cannot write {}: {e}", path.display()));
+                }
+            }
+            Ok(Task::Status(folder, snapshot)) => {
+                if let Err(e) = snapshot.write(&folder)
+                    && !std::mem::replace(&mut said_no_status, true)
+                {
+                    log::warn(&format!("cannot write the status to {}: {e}", folder.display()));
                 }
             }
             Ok(Task::End(done)) => _ = done.send(()),

@@ -250,11 +250,25 @@ impl Worker {
             }
             if led.coordinator.in_force() != led.traced_epoch {
                 led.traced_epoch = led.coordinator.in_force();
+                let table = led.coordinator.table().count();
+                if table > 0 {
+                    self.files.info(format!(
+                        "communicator {:016x}: the table is in force from epoch {} on, for {table} sizes and collectives",
+                        roster.comm, led.traced_epoch
+                    ));
+                }
+                if led.coordinator.is_frozen() {
+                    self.files
+                        .info(format!("communicator {:016x}: exploring has ended; the arms found stay", roster.comm));
+                }
                 self.trace.line(format_args!(
                     "{{\"kind\":\"epoch\",\"comm\":\"{:016x}\",\"number\":{},\"at_us\":{now}}}",
                     roster.comm, led.traced_epoch
                 ));
                 for (slot, arm, because) in led.coordinator.findings() {
+                    if let Some(line) = self.told.arm(roster.comm, slot, arm, led.traced_epoch, &because) {
+                        self.files.info(line);
+                    }
                     self.trace.line(format_args!(
                         "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{arm}\",\"because\":{}}}",
                         roster.comm, led.traced_epoch, slot.collective.capitals(), slot.bucket, quoted(&because)

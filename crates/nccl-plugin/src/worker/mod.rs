@@ -11,6 +11,7 @@ mod drain;
 pub mod files;
 mod messages;
 mod silence;
+mod status;
 
 use crate::comm::{CallDecision, Comm, Role};
 use crate::config::{Config, Mode, Reward};
@@ -124,6 +125,7 @@ pub struct Worker {
     /// Number of the oldest profiler event that is not taken, and when it became the oldest.
     oldest_event: (u64, Instant),
     warned_of_missing_ranks: bool,
+    told: status::Told,
 }
 
 impl Worker {
@@ -154,6 +156,7 @@ impl Worker {
             stop_sent_at: None,
             oldest_event: (0, Instant::now()),
             warned_of_missing_ranks: false,
+            told: status::Told::default(),
             config,
         }
     }
@@ -291,6 +294,7 @@ impl Worker {
         self.send_readings();
         self.match_events(&launched);
         self.drive_coordinators();
+        self.write_status_if_due(false);
         self.remove_left();
         self.costs.write_if_due(&mut self.trace, self.begin.elapsed(), false);
         self.trace.flush();
@@ -385,6 +389,7 @@ impl Worker {
         let lapses = comm.role() != Role::Job;
         EpochCoordinator::new(members, self.coordinator_mode(comm))
             .with_lead(self.config.lead.as_micros() as u64, lapses)
+            .freezing(self.config.freeze_after)
     }
 
     fn coordinator_mode(&self, comm: &Comm) -> CoordinatorMode {
@@ -443,6 +448,9 @@ impl Worker {
                 longest.as_micros()
             ));
         }
+        if !self.local_ranks.is_empty() && self.local_ranks.iter().all(goes) {
+            self.write_status_if_due(true);
+        }
         // The leader proposes nothing more, and no rank is bound to a proposal that this one will not answer.
         let gone: Vec<(Arc<Roster>, usize, u32)> = self
             .local_ranks
@@ -460,6 +468,7 @@ impl Worker {
         let left: Vec<u64> = self.local_ranks.iter().filter(|l| goes(l)).map(|l| l.comm.id).collect();
         self.local_ranks.retain(|l| !goes(l));
         for id in left {
+            self.told.forget(id);
             if !self.local_ranks.iter().any(|l| l.comm.id == id)
                 && let Some(e) = &mut self.endpoint
             {

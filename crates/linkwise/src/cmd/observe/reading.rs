@@ -3,9 +3,10 @@
 use console::Failure;
 use engine::{ObservedJob, ReadingIn};
 use files::read_text;
+use measure::inspector::{InspectedKind, InspectorDump};
 use measure::nccl_tests::{NcclTestsReport, parse_json, parse_text};
 use measure::trace::{FILE_BYTES_MAX, parse_trace};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use topology::{Bytes, Cluster, Collective};
 
 /// Maximum size of an nccl-tests output, bytes.
@@ -73,6 +74,60 @@ pub fn of_trace(gpus: usize, file: &Path) -> Result<(Vec<ReadingIn>, usize), Fai
         })
         .collect();
     Ok((out, trace.left_out))
+}
+
+/// Maximum number of dumps of NCCL Inspector in a folder: one per process of the job.
+const DUMPS_MAX: usize = 8192;
+
+/// `--inspector FOLDER`: one reading per collective, size and algorithm, and the number of operations left out.
+pub fn of_inspector(gpus: usize, path: &Path) -> Result<(Vec<ReadingIn>, usize), Failure> {
+    let (mut dump, mut cut_off) = (InspectorDump::default(), 0);
+    let files = dumps(path)?;
+    for file in &files {
+        let open = std::fs::File::open(file).map_err(|e| Failure::file("read", file, e))?;
+        let end = dump.read(std::io::BufReader::new(open));
+        cut_off += usize::from(end.map_err(|e| Failure::input(format!("{}: {e}", file.display())))?.cut_off);
+    }
+    if cut_off > 0 {
+        console::say(&format!(
+            "note: {cut_off} of {} dumps end in the middle of a line, which is left out",
+            files.len()
+        ));
+    }
+    let summary =
+        dump.summary(gpus).map_err(|why| Failure::input(format!("{}: nothing to record: {why}", path.display())))?;
+    let reading = |k: &InspectedKind| {
+        let (algorithm, protocol) = k.algorithm.clone().unzip();
+        ReadingIn {
+            time_s: Some(k.time_us * 1e-6),
+            taken_at_unix_s: summary.at_unix_s,
+            algorithm,
+            protocol,
+            provenance: provenance(&format!("NCCL Inspector, median of {} operations", k.operations), path),
+            ..ReadingIn::new(k.collective, Some(k.size), k.busbw.gb_per_s())
+        }
+    };
+    Ok((summary.kinds.iter().map(reading).collect(), summary.left_out))
+}
+
+/// The file, or the `.log` and `.jsonl` files of the folder.
+fn dumps(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let entries = std::fs::read_dir(path).map_err(|e| Failure::file("read", path, e))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "log" || e == "jsonl") && f.is_file());
+    files.sort();
+    match files.len() {
+        0 => Err(Failure::input(format!(
+            "{} has no dump of NCCL Inspector (HOST-pidPID.log); Inspector writes JSON unless NCCL_INSPECTOR_PROM_DUMP is set, and by default \
+             only when the job ends",
+            path.display()
+        ))),
+        n if n > DUMPS_MAX => Err(Failure::input(format!("{}: more than {DUMPS_MAX} dumps", path.display()))),
+        _ => Ok(files),
+    }
 }
 
 /// The origin of a reading, as text.

@@ -4,6 +4,7 @@ mod characterize;
 mod policy_table;
 mod profile;
 mod report;
+mod tables;
 
 use console::Failure;
 
@@ -16,6 +17,10 @@ pub enum Tune {
     Characterize(characterize::Args),
     /// Report what the NCCL plugin saw and did in a job, from its traces
     Report(report::Args),
+    /// Write what a run found as a table, for review and for later jobs
+    Export(tables::ExportArgs),
+    /// Read a table of linkwise or of NVIDIA's example tuner, and write either
+    Import(tables::ImportArgs),
 }
 
 pub fn run(command: Tune) -> Result<(), Failure> {
@@ -23,6 +28,8 @@ pub fn run(command: Tune) -> Result<(), Failure> {
         Tune::Profile(args) => profile::run(*args),
         Tune::Characterize(args) => characterize::run(args),
         Tune::Report(args) => report::run(args),
+        Tune::Export(args) => tables::export(args),
+        Tune::Import(args) => tables::import(args),
     }
 }
 
