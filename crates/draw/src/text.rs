@@ -4,8 +4,8 @@ use comfy_table::{ContentArrangement, Table};
 use topology::allocation::HostId;
 use topology::cluster::{Cluster, Host, Network, NetworkClass};
 use topology::host::{HostType, Nic};
-use topology::list;
 use topology::switches::{Rails, Switches, Tier};
+use topology::{count, list};
 
 /// Minimum width of the text, columns: the matrices of a host need it.
 const WIDTH_MIN: usize = 60;
@@ -26,8 +26,7 @@ pub fn text_within(cluster: &Cluster, width: usize) -> String {
     let mut out = Page { out: String::new(), width: width.max(WIDTH_MIN) };
     let (all, usable) = (cluster.gpu_count(), cluster.usable().gpu_count());
     let drained = if usable == all { String::new() } else { format!(" ({} drained)", all - usable) };
-    let plural = if cluster.hosts.len() == 1 { "" } else { "s" };
-    out.line(0, &format!("{}: {} host{plural}, {all} GPUs{drained}", cluster.name, cluster.hosts.len()));
+    out.line(0, &format!("{}: {}, {}{drained}", cluster.name, count(cluster.hosts.len(), "host"), count(all, "GPU")));
     network(&mut out, cluster);
     hosts(&mut out, cluster);
     for (i, t) in cluster.types.iter().enumerate() {

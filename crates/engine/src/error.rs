@@ -62,7 +62,7 @@ pub enum EngineError {
     },
     /// A reading is above the bandwidth that the links allow.
     #[error(
-        "{} GB/s on {gpus} is impossible: the links allow about {bound_gb_per_s:.1} GB/s, and {} times that is the limit",
+        "{} GB/s on {gpus} is impossible: the links allow {bound_gb_per_s:.1} GB/s, and {} times that is the limit",
         short(*busbw_gb_per_s), crate::IMPOSSIBLE_FACTOR
     )]
     Impossible {

@@ -61,7 +61,10 @@ pub use jobs::{
 pub use model_file::ModelFile;
 pub use network::network_changes;
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
-pub use plausible::{ABOVE_LINKS_FACTOR, IMPOSSIBLE_FACTOR, above_links, check as check_plausible, check_time};
+pub use plausible::{
+    ABOVE_LINKS_FACTOR, BELOW_PHYSICS_SHARE, IMPOSSIBLE_FACTOR, above_links, below_physics, check as check_plausible,
+    check_time,
+};
 pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };

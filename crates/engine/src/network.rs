@@ -1,7 +1,7 @@
 //! What differs between two networks of one cluster: what a model has learned of one of them need not hold on the other.
 
 use std::collections::{BTreeMap, HashMap};
-use topology::{Cluster, HostId, NetworkClass, Rails};
+use topology::{Cluster, HostId, Rails, count};
 
 /// Most hosts that a sentence names.
 const NAMED_MAX: usize = 3;
@@ -11,7 +11,7 @@ const NAMED_MAX: usize = 3;
 pub fn network_changes(before: &Cluster, after: &Cluster) -> Vec<String> {
     let mut out = Vec::new();
     if before.network.class != after.network.class {
-        out.push(format!("the class is {}, it was {}", class(after.network.class), class(before.network.class)));
+        out.push(format!("the class is {}, it was {}", after.network.class.words(), before.network.class.words()));
     }
     tiers(before, after, &mut out);
     if before.network.rails != after.network.rails {
@@ -21,7 +21,7 @@ pub fn network_changes(before: &Cluster, after: &Cluster) -> Vec<String> {
     if a != b {
         let differ = a.iter().filter(|l| b.get(l.0) != Some(l.1)).count();
         let new = b.keys().filter(|pair| !a.contains_key(*pair)).count();
-        out.push(format!("{} changed", number(differ + new, "host link")));
+        out.push(format!("{} changed", count(differ + new, "host link")));
     }
     for t in &after.types {
         let nics = |t: &topology::HostType| -> Vec<f64> { t.nics.iter().map(|n| n.line_rate.gb_per_s()).collect() };
@@ -49,7 +49,7 @@ fn tiers(before: &Cluster, after: &Cluster, out: &mut Vec<String>) {
             let some: Vec<&str> = moved.iter().take(NAMED_MAX).copied().collect();
             let (some, more) = (some.join(", "), if moved.len() > NAMED_MAX { ", ..." } else { "" });
             let verb = if moved.len() == 1 { "is" } else { "are" };
-            let hosts = number(moved.len(), "host");
+            let hosts = count(moved.len(), "host");
             out.push(format!("{hosts} {verb} below another {} switch ({some}{more})", t.name));
         }
     }
@@ -90,20 +90,6 @@ fn host_links(c: &Cluster, other: &Cluster) -> BTreeMap<(String, String), u64> {
             .then_some((pair, l.rate.gb_per_s().to_bits()))
     };
     c.network.host_links.iter().filter_map(link).collect()
-}
-
-fn number(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
-fn class(c: NetworkClass) -> &'static str {
-    match c {
-        NetworkClass::Infiniband => "InfiniBand",
-        NetworkClass::Roce => "RoCE",
-        NetworkClass::Efa => "EFA",
-        NetworkClass::RdmaNoGdr => "RDMA without GPUDirect",
-        NetworkClass::Tcp => "TCP",
-    }
 }
 
 fn rails(r: Option<Rails>) -> &'static str {

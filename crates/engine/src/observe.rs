@@ -136,6 +136,12 @@ pub struct ReadingAnswer {
     /// What the links allow, GB/s, where the reading is far above: its unit or the rates in the cluster file may be wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links_allow_gb_per_s: Option<f64>,
+    /// What the physics expects, GB/s, where the reading is less than a thousandth of it: its unit may be wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub physics_gb_per_s: Option<f64>,
+    /// What the model predicts after the reading, GB/s, where one of the two fields above is there and the model learned the reading.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicts_now_gb_per_s: Option<f64>,
     /// The effect on the model; none without a model.
     #[serde(flatten)]
     pub taught: Taught,
@@ -223,8 +229,16 @@ impl Engine {
         let mut taught = learned.iter().flat_map(|l| l.taught.iter().cloned());
         let measured: Vec<Measurement> = readings.iter().map(|r| r.0.clone()).collect();
         let mut above = plausible::above_links(&self.cluster, &measured).into_iter();
+        let mut below = plausible::below_physics(&self.cluster, &measured).into_iter();
         let mut told = Vec::with_capacity(readings.len());
         for (i, (m, gone)) in readings.into_iter().enumerate() {
+            let (above, below) = (above.next().flatten(), below.next().flatten());
+            let taught = match why_not(gone) {
+                Some(why) => Taught::nothing(teaches.then_some(why)),
+                None => taught.next().unwrap_or(Taught::nothing(None)),
+            };
+            let model = learned.as_ref().filter(|_| taught.learned && (above.is_some() || below.is_some()));
+            let predicts = |l: &Learned| round(l.model.predict_allocation(m.size, &m.allocation).busbw_gb_per_s);
             told.push(ReadingAnswer {
                 id: added.ids.get(i).copied().flatten(),
                 gpus: GpuList::new(&self.cluster, &m.allocation),
@@ -232,11 +246,10 @@ impl Engine {
                 size_bytes: m.size,
                 busbw_gb_per_s: m.busbw.gb_per_s(),
                 contention: m.contention,
-                links_allow_gb_per_s: above.next().flatten().map(round),
-                taught: match why_not(gone) {
-                    Some(why) => Taught::nothing(teaches.then_some(why)),
-                    None => taught.next().unwrap_or(Taught::nothing(None)),
-                },
+                links_allow_gb_per_s: above.map(round),
+                physics_gb_per_s: below.map(round),
+                predicts_now_gb_per_s: model.map(predicts),
+                taught,
             });
         }
         let answer = ObserveAnswer {

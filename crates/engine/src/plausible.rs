@@ -2,13 +2,12 @@
 
 use crate::error::EngineError;
 use store::Measurement;
-use topology::{Bytes, Cluster};
+use topology::Cluster;
 
-/// A reading above this multiple of the physical bound is refused unless the request forces it.
+/// A reading above this multiple of what the links allow is refused unless the request forces it.
 ///
-/// The value 3: reduction in the switches (SHARP, NVLS) up to doubles the bus bandwidth of a ring, and the rest allows for outdated rates
-/// in the cluster file. A wrong unit is a factor of 8 (Gbit/s) or 1,000 (MB/s): it is detected where the links are used by more than three
-/// eighths; else [`ABOVE_LINKS_FACTOR`] tells it.
+/// The value 3 allows for outdated rates in the cluster file. A wrong unit is a factor of 8 (Gbit/s) or 1,000 (MB/s): it is detected where
+/// the links are used by more than three eighths; else [`ABOVE_LINKS_FACTOR`] tells it.
 pub const IMPOSSIBLE_FACTOR: f64 = 3.0;
 
 /// A reading above this multiple of what the links allow gets a note: its unit or the rates in the cluster file may be wrong.
@@ -17,16 +16,21 @@ pub const ABOVE_LINKS_FACTOR: f64 = 1.3;
 /// A reading may be so far in the future: clocks of hosts differ, and time zones are confused.
 const FUTURE_S_MAX: f64 = 86_400.0;
 
-/// A size at which latency is negligible: the bound at this size is an upper limit of the bound at all sizes.
-const SIZE: Bytes = Bytes::gib(16);
+/// A reading below this share of what the physics of its GPUs expects gets a note: its unit may be wrong (TB/s, or a wrong power of ten).
+pub const BELOW_PHYSICS_SHARE: f64 = 1e-3;
 
-/// Refuses the first impossible reading. O(readings) estimates of about 1 us each. Refuses nothing if the physics gives no bound.
+/// What the links of a reading's GPUs allow, GB/s; none if the physics gives no bound.
+fn links_allow(fabric: &fabric::Fabric<'_>, m: &Measurement) -> Option<f64> {
+    let most = fabric.links_alone(&m.allocation, m.collective).gb_per_s();
+    (most.is_finite() && most > 0.0).then_some(most)
+}
+
+/// Refuses the first impossible reading. O(readings x hosts of a reading). Refuses nothing if the physics gives no bound.
 pub fn check(cluster: &Cluster, readings: &[Measurement]) -> Result<(), EngineError> {
     let fabric = fabric::Fabric::new(cluster);
     for m in readings {
         let v = m.busbw.gb_per_s();
-        let bound = fabric.estimate(&m.allocation, m.collective, SIZE.max(m.size)).busbw.gb_per_s();
-        if bound.is_finite() && bound > 0.0 && v > IMPOSSIBLE_FACTOR * bound {
+        if let Some(bound) = links_allow(&fabric, m).filter(|most| v > IMPOSSIBLE_FACTOR * most) {
             return Err(EngineError::Impossible {
                 gpus: cluster.gpu_list(&m.allocation),
                 busbw_gb_per_s: v,
@@ -41,9 +45,17 @@ pub fn check(cluster: &Cluster, readings: &[Measurement]) -> Result<(), EngineEr
 /// hosts of a reading).
 pub fn above_links(cluster: &Cluster, readings: &[Measurement]) -> Vec<Option<f64>> {
     let fabric = fabric::Fabric::new(cluster);
+    let one = |m: &Measurement| links_allow(&fabric, m).filter(|most| m.busbw.gb_per_s() > ABOVE_LINKS_FACTOR * most);
+    readings.iter().map(one).collect()
+}
+
+/// What the physics of every reading's GPUs expects at its size, GB/s, for readings below [`BELOW_PHYSICS_SHARE`] of that; None for the
+/// others. O(readings) estimates of about 1 us each.
+pub fn below_physics(cluster: &Cluster, readings: &[Measurement]) -> Vec<Option<f64>> {
+    let fabric = fabric::Fabric::new(cluster);
     let one = |m: &Measurement| {
-        let most = fabric.links_alone(&m.allocation, m.collective).gb_per_s();
-        (most.is_finite() && most > 0.0 && m.busbw.gb_per_s() > ABOVE_LINKS_FACTOR * most).then_some(most)
+        let expected = fabric.estimate(&m.allocation, m.collective, m.size).busbw.gb_per_s();
+        (expected.is_finite() && m.busbw.gb_per_s() < BELOW_PHYSICS_SHARE * expected).then_some(expected)
     };
     readings.iter().map(one).collect()
 }

@@ -33,6 +33,40 @@ SwitchName=leaf3 Nodes=n[6-8]
 ";
 
 #[test]
+fn a_switch_below_itself_is_refused_also_without_hosts_below_it() {
+    for cycle in ["SwitchName=a Switches=b\nSwitchName=b Switches=a\n", "SwitchName=a Switches=a\n"] {
+        let e = read_slurm_conf(&format!("SwitchName=l1 Nodes=n[1-4]\n{cycle}"), "t.conf").err().expect("refused");
+        assert!(e.message().contains("switch `a`") && e.message().contains("below itself"), "{}", e.message());
+        assert_eq!(e.line(), 2);
+    }
+}
+
+/// Two hosts on one switch, with the blocks of their adapters.
+const FABRIC: &str = r#"Switch	64 "S-1"		# "MF0;leaf1:MQM9700/U1" enhanced port 0 lid 1 lmc 0
+[1]	"H-11"[1](11) 		# "n1 mlx5_0" lid 11 4xNDR
+[2]	"H-12"[1](12) 		# "n2 mlx5_0" lid 12 4xNDR
+
+Ca	1 "H-11"		# "n1 mlx5_0"
+[1](11) 	"S-1"[1]		# lid 11 lmc 0 "leaf1" lid 1 4xNDR
+
+Ca	1 "H-12"		# "n2 mlx5_0"
+[1](12) 	"S-1"[2]		# lid 12 lmc 0 "leaf1" lid 1 4xNDR
+"#;
+
+#[test]
+fn two_adapters_of_one_name_and_an_output_cut_off_are_told() {
+    let notes = |text: &str| read_ibnetdiscover(text, "ib.txt", None).unwrap().notes.join("\n");
+    assert!(!notes(FABRIC).contains("cut off"), "{}", notes(FABRIC));
+    let refused = |text: &str| read_ibnetdiscover(text, "ib.txt", None).err().expect("refused").message().to_owned();
+    let twice = refused(&FABRIC.replace("\"n2 mlx5_0\"", "\"n1 mlx5_0\""));
+    assert!(twice.contains("two adapters are named `n1 mlx5_0`: H-11 and H-12"), "{twice}");
+    let at = FABRIC.find("[1](12)").unwrap();
+    assert!(refused(&FABRIC[..at + 4]).contains("cut off"));
+    let cut = notes(&FABRIC[..FABRIC.find("Ca\t1 \"H-12\"").unwrap()]);
+    assert!(cut.contains("1 adapter of the switches' ports without a block of their own (H-12)"), "{cut}");
+}
+
+#[test]
 fn a_hierarchical_topology_conf_gives_its_tiers() {
     let w = read_slurm_conf(TREE, "topology.conf").unwrap();
     assert_eq!(sets(&w, 0), pairs(&[("leaf1", "n[0-3]"), ("leaf2", "n[4-5,9]"), ("leaf3", "n[6-8]")]));

@@ -1,6 +1,6 @@
 //! Short forms of bandwidths (three significant digits) and of lists of GPUs.
 
-use topology::{Allocation, Cluster};
+use topology::{Allocation, Cluster, count};
 
 /// Maximum length of a list of GPUs printed in full, characters: about two lines.
 const LIST_CHARS_MAX: usize = 120;
@@ -42,7 +42,7 @@ pub fn gpus_within(cluster: &Cluster, a: &Allocation, chars_max: usize) -> Strin
     }
     let first: Vec<&str> = a.parts().iter().take(HOSTS_NAMED).map(|p| cluster.host(p.0).name.as_str()).collect();
     let more = if a.host_count() > first.len() { ", ..." } else { "" };
-    format!("{} GPUs on {} hosts ({}{more})", a.gpu_count(), a.host_count(), first.join(", "))
+    format!("{} on {} ({}{more})", count(a.gpu_count(), "GPU"), count(a.host_count(), "host"), first.join(", "))
 }
 
 /// The message about a reading far above the bandwidth that the links of its GPUs allow.
@@ -50,6 +50,14 @@ pub fn above_links(links_allow_gb_per_s: f64) -> String {
     format!(
         "that is more than the links allow ({} GB/s): is it in Gbit/s? or are the NIC rates in the cluster file too low?",
         gb(links_allow_gb_per_s)
+    )
+}
+
+/// The message about a reading far below what the physics of its GPUs expects.
+pub fn below_physics(physics_gb_per_s: f64) -> String {
+    format!(
+        "that is less than a thousandth of what these GPUs should get ({} GB/s): is it in GB/s?",
+        gb(physics_gb_per_s)
     )
 }
 

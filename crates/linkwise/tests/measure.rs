@@ -71,6 +71,29 @@ fn a_simulated_campaign_killed_many_times_ends_with_the_store_of_one_that_was_no
 }
 
 #[test]
+fn a_plan_above_the_budget_names_the_budget_and_only_flags_that_are_not_given() {
+    let folder = Folder::new();
+    let store = folder.at("s.db");
+    let base = ["--cluster", "h100", "--backend", "simulated", "--store", &store, "--budget-gpu-minutes", "0.001"];
+    let (code, _, err) = run(&base);
+    assert!(code == 1 && err.contains("the budget is 0.001;") && err.contains("use --clip"), "{err}");
+    let (code, _, err) = run(&[&base[..], &["--clip"]].concat());
+    assert!(code == 1 && err.contains("raise --budget-gpu-minutes or use --no-intra"), "{err}");
+    assert!(!err.contains("use --clip") && !err.contains("--samples"), "{err}");
+}
+
+#[test]
+fn runs_of_one_host_are_measured_without_a_multi_host_sample() {
+    let folder = Folder::new();
+    let store = folder.at("s.db");
+    for samples in ["0", "20"] {
+        let flags = ["--cluster", "h100", "--backend", "simulated", "--max-hosts", "1", "--samples", samples];
+        let (code, out, err) = run(&[&flags[..], &["--store", &store]].concat());
+        assert!(code == 0 && !out.contains("multi-host"), "{out}{err}");
+    }
+}
+
+#[test]
 fn the_users_benchmark_may_crash_sleep_and_print_garbage() {
     let folder = Folder::new();
     let script = folder.script(

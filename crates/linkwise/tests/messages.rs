@@ -218,9 +218,18 @@ fn a_reading_above_what_the_links_allow_is_asked_for_its_unit() {
     assert!(!healthy.contains("Gbit/s"), "{healthy}");
     let high = joined(&ok(&folder, &format!("{observe} --busbw 1000 --model m.json")));
     assert!(high.contains("more than the links allow") && high.contains(note), "{high}");
+    assert!(high.contains("the reading is stored; the model"), "{high}");
     let high = json(&folder, &format!("{observe} --busbw 1000"));
     let links = high["readings"][0]["links_allow_gb_per_s"].as_f64().expect("a bound");
     assert!((1000.0 / 3.0..1000.0 / 1.3).contains(&links), "{high}");
+    // The refusal names the bound that the note names.
+    let impossible = refused(&folder, &format!("{observe} --busbw {}", 3.1 * links), 2);
+    assert!(impossible.contains(&format!("the links allow {links:.1} GB/s")), "{impossible} {links}");
+    let low = joined(&ok(&folder, &format!("{observe} --busbw 0.00016 --model m.json")));
+    assert!(
+        low.contains("less than a thousandth of what these GPUs should get") && low.contains("is it in GB/s?"),
+        "{low}"
+    );
     let id = high["readings"][0]["id"].as_i64().expect("a number");
     let learned = ok(&folder, &format!("readings learn {id} --store s.db --cluster h100 --model m.json"));
     assert!(joined(&learned).contains(note), "{learned}");

@@ -99,6 +99,7 @@ pub fn design_at(
         DesignKind::Stratified => stratified(sampler, n),
         DesignKind::WorstCase => worst_case(sampler, n),
         DesignKind::Adaptive => farthest_point(sampler, n),
+        DesignKind::RailSweep if scale.hosts_per_sweep < 2 => Vec::new(),
         DesignKind::RailSweep => {
             let mut sweep = topology::rails::sweep(cluster, idle, scale.hosts_per_sweep);
             sweep.truncate(n);
@@ -257,7 +258,9 @@ impl<'a> Sampler<'a> {
         let (mut out, mut known, mut splits) = (Vec::new(), HashSet::new(), HashSet::new());
         let mut fruitless = 0;
         let mut patience = DRAWS_FOR_NEW_SPLIT;
-        while self.idle.host_count() >= 2 && out.len() < n && fruitless < FRUITLESS_DRAWS_MAX {
+        // Runs of one host have no sample of several hosts: there is nothing to draw.
+        let several = self.idle.host_count().min(self.scale.hosts_per_run) >= 2;
+        while several && out.len() < n && fruitless < FRUITLESS_DRAWS_MAX {
             let a = draw(&mut self, out.len());
             let a = if self.align && self.rng.random_bool(ALIGNED) { self.aligned(a) } else { a };
             if !rails::communicates(self.cluster, &a) {

@@ -23,7 +23,7 @@ pub const NEIGHBOURS: usize = 6;
 /// Two readings of a point agree within this difference (log units).
 pub const AGREEMENT_LOG_MAX: f64 = 0.06;
 
-/// A host deviates from its type if the median of its spot checks differs by more than this many robust standard
+/// A host deviates from its type if the median of its spot checks is lower by more than this many robust standard
 /// deviations of the hosts ...
 const HOST_Z_MAX: f64 = 3.5;
 /// ... and by more than this (log units) ...
@@ -47,7 +47,7 @@ pub struct SpotReading {
     pub gb_per_s: f64,
 }
 
-/// A host whose spot checks deviate from those of its type.
+/// A host whose spot checks are slower than those of its type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviatingHost {
     pub host: HostId,
@@ -71,7 +71,9 @@ pub struct HostComparison {
 
 /// Compares the hosts of a type by their spot checks, those of `reference` included. A check is compared with the median
 /// over hosts of the checks of its class of links, and a host's median with the spread of the hosts. So neither noise nor
-/// a defective reference makes a healthy host deviate. Readings of 0 deviate. O(n log n).
+/// a defective reference makes a healthy host deviate. Readings of 0 deviate. A host faster than the median is healthy:
+/// only slower ones deviate. Without a median, the faster of two hosts deviates too, because the reference may be the
+/// slow one. O(n log n).
 ///
 /// The spread is that of the hosts above the median: defects only make hosts slower, and many slow hosts would otherwise
 /// hide each other.
@@ -120,7 +122,8 @@ pub fn hosts(host_type: &HostType, reference: HostId, readings: &[SpotReading]) 
         let few = checks.len() < CHECKS_FOR_MEDIAN;
         let limit = if few && !by_median { limit_of_one } else { HOST_MIN.max(HOST_Z_MAX * spread) };
         let log_ratio = of_all - centre;
-        if log_ratio.abs() > limit || checks.iter().any(|&i| (value(i) - centre).abs() > limit_of_one) {
+        let below = |v: f64| if by_median { -v } else { v.abs() };
+        if below(log_ratio) > limit || checks.iter().any(|&i| below(value(i) - centre) > limit_of_one) {
             out.deviating.push(DeviatingHost { host: *h, log_ratio, checks: checks.len() });
         }
         // A check of many is compared with the others of its host; a few decide alone, so they are repeated before they count.
@@ -129,7 +132,9 @@ pub fn hosts(host_type: &HostType, reference: HostId, readings: &[SpotReading]) 
             (true, false) => (0.0, limit_of_one),
             (false, _) => (*of_all, limit_of_one),
         };
-        out.outliers.extend(checks.iter().copied().filter(|&i| (value(i) - middle).abs() > most));
+        // A fast check of a few hides no slow host: it is repeated only if it is implausibly fast.
+        let far = |v: f64| -v > most || v > most.max(limit_of_one);
+        out.outliers.extend(checks.iter().copied().filter(|&i| far(value(i) - middle)));
     }
     let others = middle.iter().filter(|m| by_median && m.0 != reference);
     let far = |m: &(HostId, f64)| (m.1 - centre).abs();

@@ -1,8 +1,9 @@
 //! Designs, simulated hardware and outlier detection.
 
 use measure::design::Candidates;
+use measure::design::design_at;
 use measure::simulated::{Irregularity, Simulated};
-use measure::{Backend, DesignKind, Point, design, outlier};
+use measure::{Backend, DesignKind, Point, Scale, design, outlier};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId};
@@ -35,6 +36,17 @@ proptest! {
         // True if every host has several GPUs.
         if idle.host_count() >= 2 && masks.iter().all(|m| m.count_ones() >= 4) {
             prop_assert_eq!(d.len(), n, "{:?}", KINDS[kind]);
+        }
+    }
+}
+
+#[test]
+fn runs_limited_to_one_host_have_an_empty_sample_of_several_hosts() {
+    let c = cluster("h100");
+    let scale = Scale { hosts_per_run: 1, hosts_per_sweep: 1, ..Scale::SMALL };
+    for kind in KINDS.into_iter().chain([DesignKind::RailSweep]) {
+        for n in [0, 20] {
+            assert_eq!(design_at(&c, &c.usable(), n, kind, 1, scale), Vec::new(), "{kind:?}, {n}");
         }
     }
 }
@@ -306,6 +318,25 @@ fn outliers_over_hosts_are_found_by_their_neighbours() {
     readings[40].1 *= 0.5;
     readings[41].1 *= 1.6;
     assert_eq!(outlier::multi(&c, &readings), [40, 41]);
+}
+
+#[test]
+fn a_host_faster_than_the_others_of_its_type_does_not_deviate_and_a_slower_one_does() {
+    let c = cluster("8xhgx-h100");
+    let mask = GpuMask::from_indices([0, 1]);
+    let deviating = |hosts: u32, odd: u32, factor: f64| {
+        let gb_per_s = |h: u32| 200.0 * (1.0 + 0.002 * f64::from(h % 3)) * if h == odd { factor } else { 1.0 };
+        let reading = |h| outlier::SpotReading { host: HostId(h), mask, gb_per_s: gb_per_s(h) };
+        let readings: Vec<_> = (0..hosts).map(reading).collect();
+        let found = outlier::hosts(&c.types[0], HostId(0), &readings).deviating;
+        found.iter().map(|d| d.host).collect::<Vec<_>>()
+    };
+    for odd in [0, 5] {
+        assert_eq!(deviating(8, odd, 0.8), [HostId(odd)]);
+        assert_eq!(deviating(8, odd, 1.25), []);
+    }
+    // Two hosts have no median: the faster one shows that the reference may be the slow one.
+    assert_eq!(deviating(2, 1, 1.25), [HostId(1)]);
 }
 
 #[test]

@@ -24,6 +24,19 @@ pub enum NetworkClass {
     Tcp,
 }
 
+impl NetworkClass {
+    /// The name in sentences.
+    pub fn words(self) -> &'static str {
+        match self {
+            NetworkClass::Infiniband => "InfiniBand",
+            NetworkClass::Roce => "RoCE",
+            NetworkClass::Efa => "EFA",
+            NetworkClass::RdmaNoGdr => "RDMA without GPUDirect",
+            NetworkClass::Tcp => "TCP",
+        }
+    }
+}
+
 /// A pair of hosts whose rate differs from that of their NICs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostLink {

@@ -23,5 +23,5 @@ pub use diagnose::ReadError;
 pub use host::{Gpu, HostType, NICS_PER_HOST_MAX, Nic, NvLinkFabric, PathKind, Pcie};
 pub use list::{ListError, ListErrorKind, ListReader};
 pub use nccl_types::Collective;
-pub use quantity::{Bandwidth, Bytes, Seconds};
+pub use quantity::{Bandwidth, Bytes, Seconds, count};
 pub use switches::{NamedSwitch, NamedSwitches, Rails, SwitchError, Switches, Tier};

@@ -166,6 +166,16 @@ impl fmt::Display for Bandwidth {
     }
 }
 
+/// A number with its noun, in the plural if it is not 1: `1 reading`, `0 readings`, `2 switches`.
+pub fn count(n: usize, noun: &str) -> String {
+    let ending = match noun.ends_with("ch") || noun.ends_with('s') {
+        _ if n == 1 => "",
+        true => "es",
+        false => "s",
+    };
+    format!("{n} {noun}{ending}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -288,6 +288,9 @@ impl Cluster {
     }
 }
 
+/// The name of the level of single hosts in requests, which no tier may have.
+const RESERVED_NAME: &str = "host";
+
 /// Checks the tiers of a cluster of `hosts` hosts. The error states the first broken rule. `name` returns the name of a
 /// host. O(tiers x hosts).
 pub(crate) fn check(tiers: &[Tier], hosts: usize, name: &dyn Fn(HostId) -> String) -> Result<(), String> {
@@ -296,6 +299,13 @@ pub(crate) fn check(tiers: &[Tier], hosts: usize, name: &dyn Fn(HostId) -> Strin
     }
     for (i, tier) in tiers.iter().enumerate() {
         let t = &tier.name;
+        // Requests name levels in any case.
+        if t.eq_ignore_ascii_case(RESERVED_NAME) {
+            return Err(format!("a tier is named `{t}`, which means single hosts in requests (--require-level host)"));
+        }
+        if tiers[..i].iter().any(|lower| lower.name.eq_ignore_ascii_case(t)) {
+            return Err(format!("two tiers are named `{t}`"));
+        }
         if !(tier.oversubscription >= 1.0 && tier.oversubscription <= 1000.0) {
             return Err(format!(
                 "tier `{t}` has an oversubscription of {}; 1 is non-blocking, 2 means half",

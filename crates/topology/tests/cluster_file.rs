@@ -252,3 +252,17 @@ fn the_schema_names_every_field_that_the_reader_knows() {
         assert!(text.contains(field), "{field}");
     }
 }
+
+#[test]
+fn tiers_of_one_name_and_a_tier_named_host_are_refused_with_their_line() {
+    let read = |second: &str| {
+        let tiers = format!("  - {{name: leaf, hosts_per_switch: 2}}\n  - {{name: {second}, hosts_per_switch: 4}}\n");
+        let text = format!("network:\n  tiers:\n{tiers}hosts: [{{type: hgx-h100, count: 4}}]\n");
+        file::read(&text, "site.yaml").map_err(|e| (e.line(), e.message().to_owned()))
+    };
+    assert!(read("spine").is_ok());
+    let (line, message) = read("Leaf").unwrap_err();
+    assert!(line == 4 && message.contains("two tiers are named `Leaf`"), "{line}: {message}");
+    let (line, message) = read("host").unwrap_err();
+    assert!(line == 4 && message.contains("a tier is named `host`"), "{line}: {message}");
+}

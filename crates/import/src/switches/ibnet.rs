@@ -33,6 +33,8 @@ struct Switch<'t> {
 
 /// A device of a host on a leaf switch.
 struct Attached<'t> {
+    /// Id of the adapter.
+    id: &'t str,
     host: &'t str,
     device: &'t str,
     switch: usize,
@@ -53,7 +55,8 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
     let (attached, unnamed) = attached(&switches);
     if unnamed > 0 {
         wiring.notes.push(format!(
-            "{unnamed} ports name no host (a NIC's own description instead of `HOST DEVICE`) and are left out"
+            "{} without the name of a host (a NIC's own description instead of `HOST DEVICE`) left out",
+            topology::count(unnamed, "port")
         ));
     }
     let compute = compute_hosts(&attached, only, &mut wiring.notes);
@@ -74,6 +77,8 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
             "name those of the cluster with --hosts",
         ));
     }
+    same_names(&attached, file)?;
+    missing_blocks(&attached, text, &mut wiring.notes);
     rates(&attached, &mut wiring);
     // Leaf switches that share hosts are one group.
     let mut groups = Sets::new(switches.len());
@@ -184,7 +189,7 @@ fn is_host_port(p: &Port<'_>) -> bool {
 fn switches<'t>(text: &'t str, file: &str) -> Result<Vec<Switch<'t>>, ReadError> {
     let mut out: Vec<Switch<'t>> = Vec::new();
     let mut index: HashMap<&str, usize> = HashMap::new();
-    let mut in_switch = false;
+    let (mut in_switch, mut in_adapter) = (false, false);
     for (i, line) in text.lines().enumerate() {
         let wrong = |message: String| ReadError::at_line(file, text, i + 1, 1, line.chars().count(), message, RERUN);
         if line.starts_with("Switch") {
@@ -197,7 +202,7 @@ fn switches<'t>(text: &'t str, file: &str) -> Result<Vec<Switch<'t>>, ReadError>
             }
             let description = line.split_once('#').and_then(|(_, r)| quoted(r)).unwrap_or("");
             out.push(Switch { id, name: switch_name(description, id), ports: Vec::new() });
-            in_switch = true;
+            (in_switch, in_adapter) = (true, false);
         } else if line.starts_with('[') && in_switch {
             let peer = quoted(line).ok_or_else(|| wrong("a port without the id of its other end in quotes".into()))?;
             let comment = line.split_once('#').map_or("", |(_, r)| r);
@@ -206,8 +211,10 @@ fn switches<'t>(text: &'t str, file: &str) -> Result<Vec<Switch<'t>>, ReadError>
             if let Some(s) = out.last_mut() {
                 s.ports.push(Port { peer, description, gbit_per_s });
             }
+        } else if line.starts_with('[') && in_adapter && quoted(line).is_none() {
+            return Err(wrong("a port without the id of its other end in quotes: is the output cut off?".into()));
         } else if line.trim().is_empty() || line.starts_with("Ca") || line.starts_with("Rt") {
-            in_switch = false;
+            (in_switch, in_adapter) = (false, !line.trim().is_empty());
         }
     }
     Ok(out)
@@ -264,7 +271,9 @@ fn attached<'t>(switches: &[Switch<'t>]) -> (Vec<Attached<'t>>, usize) {
     for (switch, s) in switches.iter().enumerate() {
         for p in s.ports.iter().filter(|p| is_host_port(p)) {
             match host_of(p) {
-                Some((host, device)) => out.push(Attached { host, device, switch, gbit_per_s: p.gbit_per_s }),
+                Some((host, device)) => {
+                    out.push(Attached { id: p.peer, host, device, switch, gbit_per_s: p.gbit_per_s })
+                }
                 None => unnamed += 1,
             }
         }
@@ -288,11 +297,41 @@ fn compute_hosts<'t>(
     let (keep, out): (Vec<_>, Vec<_>) = ports.into_iter().partition(|(h, n)| counts(h, *n));
     if let (Some((first, _)), None) = (out.first(), only) {
         notes.push(format!(
-            "{} hosts with less than half of the ports of others ({first}, ...) are taken for storage or management and left out (--hosts names the hosts)",
-            out.len()
+            "{} with less than half of the ports of others ({first}{}) taken for storage or management and left out (--hosts names the hosts)",
+            topology::count(out.len(), "host"),
+            if out.len() > 1 { ", ..." } else { "" }
         ));
     }
     keep.into_iter().map(|k| k.0).collect()
+}
+
+/// Refuses two adapters with one name: their hosts would count as one host.
+fn same_names(attached: &[&Attached<'_>], file: &str) -> Result<(), ReadError> {
+    let mut ids: HashMap<(&str, &str), &str> = HashMap::new();
+    for a in attached {
+        if let Some(other) = ids.insert((a.host, a.device), a.id).filter(|other| *other != a.id) {
+            return Err(ReadError::in_file(
+                file,
+                format!("two adapters are named `{} {}`: {} and {}", a.host, a.device, short(other), short(a.id)),
+                "give each host a node description of its own, or name the hosts of the cluster with --hosts",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Adds a note if some adapters of the switches' ports have no block: the output may be cut off. Outputs without any such block are complete.
+fn missing_blocks(attached: &[&Attached<'_>], text: &str, notes: &mut Vec<String>) {
+    let blocks: BTreeSet<&str> = text.lines().filter(|l| l.starts_with("Ca")).filter_map(quoted).collect();
+    let missing: BTreeSet<&str> = attached.iter().map(|a| a.id).filter(|id| !blocks.contains(id)).collect();
+    if let (Some(first), false) = (missing.first(), blocks.is_empty()) {
+        notes.push(format!(
+            "{} of the switches' ports without a block of their own ({}{}): is the output cut off?",
+            topology::count(missing.len(), "adapter"),
+            short(first),
+            if missing.len() > 1 { ", ..." } else { "" }
+        ));
+    }
 }
 
 /// Records the rates of ports. Adds a note on ports slower than the median.
@@ -310,8 +349,8 @@ fn rates(attached: &[&Attached<'_>], wiring: &mut Wiring) {
         .collect();
     if let Some(first) = slow.first() {
         wiring.notes.push(format!(
-            "{} ports run below {usual} Gbit/s: {first}{}",
-            slow.len(),
+            "{} slower than {usual} Gbit/s: {first}{}",
+            topology::count(slow.len(), "port"),
             if slow.len() > 1 { ", ..." } else { "" }
         ));
     }

@@ -80,6 +80,12 @@ pub fn tiers(entries: &[Entry]) -> Result<Wiring, Wrong> {
             at = p;
         }
     }
+    // Every switch has nodes or switches below it, so a switch without a leaf below it is below itself.
+    let below_itself = |&i: &usize| stands_for[i] == i && entries[i].nodes.is_empty() && height[i] == 0;
+    if let Some(i) = (0..entries.len()).find(below_itself) {
+        let message = format!("switch `{}` has no leaf switch below it, because it is below itself", entries[i].name);
+        return Err(wrong(entries[i].line, message, "Slurm's tree has no cycles"));
+    }
     let mut leaf_of: HashMap<&str, usize> = HashMap::new();
     for &leaf in &leaves {
         for node in &entries[leaf].nodes {

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use store::identity::HostChanges;
 use store::{Renames, State, Store, StoreError};
-use topology::Cluster;
+use topology::{Cluster, count};
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -162,6 +162,15 @@ fn print(format: Format, text: impl FnOnce() -> String, json: impl FnOnce() -> V
     }
 }
 
+/// `1 GPU is`, `2 GPUs are`.
+fn are(gpus: usize) -> String {
+    format!("{} {}", count(gpus, "GPU"), if gpus == 1 { "is" } else { "are" })
+}
+
+fn free(gpus: usize) -> String {
+    format!("{} free", are(gpus))
+}
+
 /// Prefix of the answer to a change that was made earlier under the same key.
 fn before(repeated: bool) -> &'static str {
     if repeated { "done before under this key: " } else { "" }
@@ -173,7 +182,7 @@ fn init(a: &Init) -> Result<(), Failure> {
     let free = cluster.usable().gpu_count();
     print(
         a.common.format,
-        || format!("{}: state of cluster {}, {free} GPUs free\n", state.path().display(), cluster.name),
+        || format!("{}: state of cluster {}, {} free\n", state.path().display(), cluster.name, count(free, "GPU")),
         || json!({"state": state.path(), "cluster": cluster.name, "gpus": cluster.gpu_count(), "free": free}),
     );
     Ok(())
@@ -279,7 +288,7 @@ fn allocate(a: &Allocate) -> Result<(), Failure> {
             let n = done.gpus.gpu_count();
             let list = engine.cluster().gpu_list(&done.gpus.allocation(engine.cluster()));
             let before = before(done.repeated);
-            wrap(&format!("{before}job {} {verb}: {list} ({n} GPUs); {} GPUs are free", done.job, done.free), 2)
+            wrap(&format!("{before}job {} {verb}: {list} ({}); {}", done.job, count(n, "GPU"), free(done.free)), 2)
         },
         || json!(done),
     );
@@ -294,9 +303,10 @@ fn release(a: &Release) -> Result<(), Failure> {
         a.common.format,
         || {
             let before = before(done.repeated);
-            let line =
-                |j: &engine::ReleasedJob| format!("{before}job {} released {} GPUs\n", j.job, j.gpus.gpu_count());
-            done.released.iter().map(line).collect::<String>() + &format!("{} GPUs are free\n", done.free)
+            let line = |j: &engine::ReleasedJob| {
+                format!("{before}job {} released {}\n", j.job, count(j.gpus.gpu_count(), "GPU"))
+            };
+            done.released.iter().map(line).collect::<String>() + &format!("{}\n", free(done.free))
         },
         || json!(done),
     );
@@ -316,7 +326,7 @@ fn drain(a: &Drain) -> Result<(), Failure> {
                     n => format!("; {n} stay drained by the cluster file"),
                 };
                 let (before, n) = (before(done.repeated), done.undrained);
-                format!("{before}undrained {n} of {} GPUs{file}; {} GPUs are free\n", done.named, done.free)
+                format!("{before}undrained {n} of {}{file}; {}\n", count(done.named, "GPU"), free(done.free))
             },
             || json!(done),
         );
@@ -332,7 +342,7 @@ fn drain(a: &Drain) -> Result<(), Failure> {
                 some => format!("; jobs that hold some of them go on: {}", some.join(", ")),
             };
             let (before, n) = (before(done.repeated), done.drained.gpu_count());
-            wrap(&format!("{before}{n} GPUs are drained{go_on}; {} GPUs are free", done.free), 2)
+            wrap(&format!("{before}{} drained{go_on}; {}", are(n), free(done.free)), 2)
         },
         || json!(done),
     );

@@ -9,7 +9,7 @@ use files::{FileLock, write_atomic};
 use papers::models;
 use predict::Model;
 use std::path::PathBuf;
-use topology::Collective;
+use topology::{Collective, count};
 
 /// Arguments of `linkwise fit`.
 #[derive(clap::Args)]
@@ -100,19 +100,28 @@ pub fn run(args: Args) -> Result<(), Failure> {
     );
     print(&wrap(&head, 2));
     let counts = format!(
-        "  fitted in {seconds:.2} s; {} readings of single hosts ({} suspect), {} of several hosts ({} distrusted), {} left out",
-        fit.intra_readings, fit.intra_suspects, fit.multi_host_readings, fit.distrusted, fit.left_out
+        "  fitted in {seconds:.2} s; {} of single hosts ({} suspect), {} of several hosts ({} distrusted), {} left out",
+        count(fit.intra_readings, "reading"),
+        fit.intra_suspects,
+        fit.multi_host_readings,
+        fit.distrusted,
+        fit.left_out
     );
     print(&wrap(&counts, 4));
     if fit.replaced + fit.not_chosen > 0 {
         let (old, many) = (fit.replaced, fit.not_chosen);
         let stand = format!(
-            "  {old} readings are replaced by newer ones of the same GPUs; others of their split stand for {many}"
+            "  replaced by newer readings of the same GPUs: {old}; represented by others of their split: {many}"
         );
         print(&wrap(&stand, 4));
     }
     for s in &fit.slow_parts {
-        let what = format!("  slow: {}, about {:.0} % of the rate ({} readings)", s.part, 100.0 * s.factor, s.readings);
+        let what = format!(
+            "  slow: {}, about {:.0} % of the rate ({})",
+            s.part,
+            100.0 * s.factor,
+            count(s.readings as usize, "reading")
+        );
         print(&wrap(&what, 4));
     }
     for (name, factor) in &fit.nic_factors {
@@ -133,9 +142,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         println!("  {parameters} parameters, {bytes} bytes{epochs}");
     }
     if args.model == NEEDS_NONE {
-        println!("  between hosts this is what NCCL's own decisions let through (model), whatever was measured there");
+        let what = "  between hosts this is what NCCL's own decisions let through (model), whatever was measured there";
+        print(&wrap(what, 4));
     } else if fit.multi_host_readings == 0 {
-        println!("  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some");
+        let what = "  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some";
+        print(&wrap(what, 4));
     }
     if fit.simulated_readings > 0 {
         println!("  {} of these readings are SIMULATED, not measured", fit.simulated_readings);

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use store::{Query, Source, Store};
-use topology::{Allocation, Bytes, Cluster, Collective};
+use topology::{Allocation, Bytes, Cluster, Collective, count};
 
 /// Maximum number of sizes of one campaign.
 const SIZES_MAX: usize = 32;
@@ -205,8 +205,8 @@ fn simulated(store: &Store) -> Result<usize, Failure> {
 /// Prints the cost of a plan, one line per stage.
 fn say_plan(estimate: &measure::campaign::CampaignEstimate, in_words: &str) {
     for s in estimate.stages.iter().filter(|s| s.points > s.already) {
-        let (points, minutes) = (s.points - s.already, s.gpu_minutes);
-        note(&format!("plan: {}: {points} points, {minutes:.1} {in_words}GPU-minutes", s.name));
+        let (points, minutes) = (count(s.points - s.already, "point"), s.gpu_minutes);
+        note(&format!("plan: {}: {points}, {minutes:.1} {in_words}GPU-minutes", s.name));
     }
 }
 
@@ -263,6 +263,51 @@ fn with_backend(
     }
 }
 
+/// The message about a plan above the budget. It advises only flags that are not given yet.
+fn over_budget(
+    args: &Args,
+    estimate: &measure::campaign::CampaignEstimate,
+    budget_gpu_minutes: f64,
+    in_words: &str,
+) -> String {
+    let has_sample = plan_has_sample(estimate);
+    let mut advice = vec!["raise --budget-gpu-minutes"];
+    if has_sample && !args.clip {
+        advice.extend(["lower --samples", "use --clip"]);
+    }
+    if !args.no_intra {
+        advice.push("use --no-intra");
+    }
+    let advice = match advice.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => advice.concat(),
+    };
+    format!(
+        "{} would take about {} {in_words}GPU-minutes, the budget is {}; {advice}",
+        count(estimate.points() - estimate.already(), "point"),
+        minutes(estimate.gpu_minutes()),
+        minutes(budget_gpu_minutes)
+    )
+}
+
+/// True if the plan has multi-host samples that are not in the store.
+fn plan_has_sample(estimate: &measure::campaign::CampaignEstimate) -> bool {
+    estimate.stages.last().is_some_and(|s| s.points > s.already)
+}
+
+/// GPU-minutes: whole ones from 10, else two significant digits.
+fn minutes(gpu_minutes: f64) -> String {
+    match gpu_minutes {
+        m if m >= 10.0 => format!("{m:.0}"),
+        m if m > 0.0 => {
+            let decimals = (1.0 - m.log10().floor()).clamp(0.0, 12.0) as usize;
+            let text = format!("{m:.decimals$}");
+            if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+        }
+        _ => "0".into(),
+    }
+}
+
 fn campaign(
     args: &Args,
     cluster: &Cluster,
@@ -308,11 +353,7 @@ fn campaign(
         }
         if o.gpu_minutes() > budget {
             say_plan(&o, in_words);
-            return Err(Failure::impossible(format!(
-                "{} points would take about {:.0} {in_words}GPU-minutes, the budget is {budget:.0}; raise --budget-gpu-minutes, lower --samples, use --clip or --no-intra",
-                o.points() - o.already(),
-                o.gpu_minutes()
-            )));
+            return Err(Failure::impossible(over_budget(args, &o, budget, in_words)));
         }
         o
     };
@@ -322,12 +363,12 @@ fn campaign(
         ));
     }
     if estimate.points() == estimate.already() {
-        note(&format!("all {} points of this campaign are in the store already", estimate.points()));
+        note(&format!("all points of this campaign are in the store already: {}", estimate.points()));
     } else {
         say_plan(&estimate, in_words);
         note(&format!(
-            "{} points, {} of them stored already; the rest takes about {:.1} {in_words}GPU-minutes, {} (repetitions not counted)",
-            estimate.points(),
+            "{}, {} of them stored already; the rest takes about {:.1} {in_words}GPU-minutes, {} (repetitions not counted)",
+            count(estimate.points(), "point"),
             estimate.already(),
             estimate.gpu_minutes(),
             console::duration(estimate.seconds()),
@@ -338,8 +379,8 @@ fn campaign(
     let (so_far, file) = (Arc::clone(&taken), args.store.clone().unwrap_or_default());
     interrupt::say_what_is_kept(move || {
         format!(
-            "stopped: {} points of this run are stored in {}; the same command goes on from there",
-            so_far.load(Ordering::Relaxed),
+            "stopped: {} of this run stored in {}; the same command goes on from there",
+            count(so_far.load(Ordering::Relaxed), "point"),
             file.display()
         )
     })?;

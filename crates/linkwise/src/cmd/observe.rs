@@ -13,7 +13,7 @@ use engine::{
 };
 use serde_json::json;
 use std::path::PathBuf;
-use topology::{Bytes, Cluster, Collective};
+use topology::{Bytes, Cluster, Collective, count};
 
 /// Arguments of `linkwise observe`.
 #[derive(clap::Args)]
@@ -206,10 +206,22 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
         if let Some(most) = r.links_allow_gb_per_s {
             out += &wrap(&format!("note: {}", brief::above_links(most)), 2);
         }
+        if let Some(expected) = r.physics_gb_per_s {
+            out += &wrap(&format!("note: {}", brief::below_physics(expected)), 2);
+        }
+        if let (Some(before), Some(now)) = (r.taught.expected_gb_per_s, r.predicts_now_gb_per_s) {
+            let (before, now) = (gb(before), gb(now));
+            let moved = match before == now {
+                true => format!("the model still predicts {now} GB/s for these GPUs"),
+                false => format!("the model now predicts {now} GB/s for these GPUs, {before} GB/s before"),
+            };
+            let remedy = "`linkwise readings withdraw` takes a wrong reading out";
+            out += &wrap(&format!("the reading is stored; {moved}; {remedy}"), 2);
+        }
     }
     if left_out > 0 {
         let why = "other group sizes, or no collective with a size";
-        out += &wrap(&format!("{left_out} operations of the trace are left out: {why}"), 2);
+        out += &wrap(&format!("left out: {} of the trace: {why}", count(left_out, "operation")), 2);
     }
     if let Some(c) = a.readings.first().and_then(|r| r.contention.as_deref()) {
         out += &wrap(&format!("contended ({c}): recorded as such, the model learns nothing from it"), 2);
@@ -255,7 +267,7 @@ fn learned(a: &ObserveAnswer, file: &str) -> String {
 }
 
 fn readings(n: usize) -> String {
-    format!("{n} reading{}", if n == 1 { "" } else { "s" })
+    count(n, "reading")
 }
 
 fn json_of(args: &Args, a: &ObserveAnswer, left_out: usize) -> Result<serde_json::Value, Failure> {

@@ -41,7 +41,7 @@ impl Campaign<'_> {
             if !again.is_empty() {
                 self.take(
                     stage,
-                    &format!("{} outliers again ({repetition} of {REPETITIONS_MAX})", again.len()),
+                    &format!("{} again ({repetition} of {REPETITIONS_MAX})", topology::count(again.len(), "outlier")),
                     &again,
                 )?;
             }

@@ -9,7 +9,7 @@ use crate::layout::SpotGroup;
 use crate::outlier::{self, DeviatingHost, SpotReading};
 use crate::simulated::nominal_seconds;
 use store::Measurement;
-use topology::{Allocation, Bytes, GpuMask, HostId};
+use topology::{Allocation, Bytes, GpuMask, HostId, count};
 
 /// The comparison of one type's spot checks.
 struct Judgement {
@@ -49,7 +49,11 @@ impl Campaign<'_> {
         if spots.is_empty() {
             return Ok(Vec::new());
         }
-        self.take(Stage::Spot, &format!("spot checks of {} hosts, {size}", checks.len()), &interleaved(&spots))?;
+        self.take(
+            Stage::Spot,
+            &format!("spot checks of {}, {size}", count(checks.len(), "host")),
+            &interleaved(&spots),
+        )?;
         let mut references: Vec<HostId> = checks.iter().map(|c| c.1).collect();
         references.sort_unstable();
         references.dedup();
@@ -99,8 +103,8 @@ impl Campaign<'_> {
             (true, None) => "its table stands for them".to_owned(),
         };
         (self.hooks.on_event)(CampaignEvent::Note(format!(
-            "{name} deviates from {from} by {percent:+.1} % (median of {} spot checks): {then}",
-            d.checks
+            "{name} deviates from {from} by {percent:+.1} % (median of {}): {then}",
+            count(d.checks, "spot check")
         )));
         if !self.summary.deviating_hosts.contains(&name) {
             self.summary.deviating_hosts.push(name);
@@ -119,7 +123,11 @@ impl Campaign<'_> {
         if more.is_empty() {
             return Ok(());
         }
-        self.take(Stage::Spot, &format!("more spot checks of {} hosts, {size}", more.len()), &interleaved(&more))
+        self.take(
+            Stage::Spot,
+            &format!("more spot checks of {}, {size}", count(more.len(), "host")),
+            &interleaved(&more),
+        )
     }
 
     pub(super) fn repeat_multi_outliers(&mut self, points: &[Point]) -> Result<(), Stop> {

@@ -96,7 +96,7 @@ pub fn text<'a>(bytes: &'a [u8], file: &str, size_max: usize) -> Result<&'a str,
             line,
             column,
             "a zero byte: the file is binary, text was expected",
-            "give the text that nvidia-smi, NCCL or p2pBandwidthLatencyTest printed",
+            "give the text that the program printed or the site's tool wrote",
         ));
     }
     std::str::from_utf8(bytes).map_err(|e| {
@@ -189,6 +189,8 @@ pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
         Some(FileKind::P2pText) => p2p::read_text(text, file)?,
         Some(FileKind::P2pCsv) => p2p::read_csv(text, file)?,
         Some(FileKind::ClusterFile) => {
+            // A text that only looks like one gets the error of its reader.
+            crate::file::read(text, file)?;
             return Err(ReadError::in_file(
                 file,
                 "this is a cluster file already",

@@ -26,7 +26,7 @@ impl CampaignProgress {
                 let name = format!("{}{name}", self.in_words);
                 let stored = if already > 0 { format!(", {already} stored already") } else { String::new() };
                 if !std::io::stderr().is_terminal() {
-                    say(&format!("{name}: {points} points to take{stored}"));
+                    say(&format!("{name}: {} to take{stored}", topology::count(points, "point")));
                 }
                 self.stage = Some(Progress::new(&name, points));
             }

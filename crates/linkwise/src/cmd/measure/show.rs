@@ -6,6 +6,7 @@ use console::{table, text_of, wrap};
 use measure::CampaignSummary;
 use measure::campaign::StageEstimate;
 use store::Source;
+use topology::count;
 
 /// Everything that one run did.
 #[derive(Default, serde::Serialize)]
@@ -58,7 +59,7 @@ pub fn json(answer: &Answer) -> String {
 pub fn text(answer: &Answer) -> String {
     let mut out = String::new();
     for i in &answer.imports {
-        let mut head = format!("{}: {} rows, {} added, {} known already", i.file, i.rows, i.added, i.already);
+        let mut head = format!("{}: {}, {} added, {} known already", i.file, count(i.rows, "row"), i.added, i.already);
         if i.suspect > 0 {
             head += &format!(", {} far from comparable ones (suspect)", i.suspect);
         }
@@ -80,12 +81,12 @@ pub fn text(answer: &Answer) -> String {
         out.push_str(&campaign(c));
     }
     if let Some(n) = answer.exported {
-        out.push_str(&format!("{n} measurements exported\n"));
+        out.push_str(&format!("{} exported\n", count(n, "measurement")));
     }
     let holds = match (answer.measurements, answer.simulated) {
-        (n, 0) => format!("{n} measurements"),
-        (n, simulated) if n == simulated => format!("{n} simulated measurements"),
-        (n, simulated) => format!("{n} measurements ({simulated} simulated)"),
+        (n, 0) => count(n, "measurement"),
+        (n, simulated) if n == simulated => count(n, "simulated measurement"),
+        (n, simulated) => format!("{} ({simulated} simulated)", count(n, "measurement")),
     };
     out.push_str(&format!("{} holds {holds} of cluster {}\n", answer.store, answer.cluster));
     out
@@ -114,12 +115,14 @@ fn campaign(c: &CampaignAnswer) -> String {
         _ if c.summary.stopped_by_budget => {
             "the budget ended before the plan; the same command with a new budget goes on".to_owned()
         }
-        _ if !c.finished => format!("{} points gave no reading; the same command tries them again", c.summary.failed()),
+        _ if !c.finished => {
+            format!("{} gave no reading; the same command tries again", count(c.summary.failed(), "point"))
+        }
         _ => "the campaign is finished".to_owned(),
     };
     let (word, note) = match simulated {
-        true => ("simulated readings", "run s and GPU min are simulated\n"),
-        false => ("readings", ""),
+        true => ("simulated reading", "run s and GPU min are simulated\n"),
+        false => ("reading", ""),
     };
-    out + note + &format!("{} {word} in {:.1} s; {end}\n", c.readings_taken, c.wall_seconds)
+    out + note + &format!("{} in {:.1} s; {end}\n", count(c.readings_taken, word), c.wall_seconds)
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use topology::read::{self, infer, merge};
-use topology::{Bandwidth, Cluster, Host, HostType, Network, NetworkClass, Rails, catalog, file, names};
+use topology::{Bandwidth, Cluster, Host, HostType, Network, NetworkClass, Rails, catalog, count, file, names};
 
 /// Arguments of `linkwise topology import`.
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ pub struct Import {
     #[arg(long)]
     name: Option<String>,
     /// Number of such hosts in the cluster
-    #[arg(long, value_parser = count)]
+    #[arg(long, value_parser = host_count)]
     count: Option<u32>,
     /// Names of the hosts in Slurm's notation, such as n[0-3]; instead of --count [default: those of the file about the switches]
     #[arg(long, conflicts_with = "count")]
@@ -112,7 +112,7 @@ enum RailsArg {
     None,
 }
 
-fn count(text: &str) -> Result<u32, String> {
+fn host_count(text: &str) -> Result<u32, String> {
     console::number::whole_within(text, 1..=topology::HOSTS_MAX as u32)
 }
 
@@ -140,7 +140,7 @@ struct Site {
 }
 
 fn note(text: impl std::fmt::Display) {
-    eprintln!("note: {text}");
+    console::say(&console::wrap(&format!("note: {text}"), 2).trim_end());
 }
 
 pub fn run(a: Box<Import>) -> Result<(), Failure> {
@@ -163,8 +163,8 @@ pub fn run(a: Box<Import>) -> Result<(), Failure> {
     put(&file::write(&cluster), a.output.as_deref())?;
     if let Some(path) = &a.output {
         let hosts = cluster.hosts.len();
-        let plural = if hosts == 1 { "" } else { "s" };
-        eprintln!("wrote {}: {hosts} host{plural}, {} GPUs", path.display(), cluster.gpu_count());
+        let (hosts, gpus) = (count(hosts, "host"), count(cluster.gpu_count(), "GPU"));
+        eprintln!("wrote {}: {hosts}, {gpus}", path.display());
     }
     Ok(())
 }
@@ -336,7 +336,7 @@ fn rates_of_fabric(t: &mut HostType, w: &Wiring, file: &str) {
         }
     }
     if set > 0 {
-        note(format!("rates of {set} NICs taken from {file}"));
+        note(format!("rates of {} taken from {file}", count(set, "NIC")));
     } else if !w.port_gbit_per_s.is_empty() && !t.nics.is_empty() {
         note(format!(
             "{file} names its ports otherwise than the host does ({}); their rates are not used",
@@ -358,7 +358,8 @@ fn network_class(a: &Import, types: &[HostType], told: Option<NetworkClass>) -> 
     match (told, name) {
         (Some(class), _) => {
             note(format!(
-                "network taken as {class:?} by the names of its ports or the file that describes it (--network)"
+                "network taken as {} by the names of its ports or the file that describes it (--network)",
+                class.words()
             ));
             class
         }
