@@ -409,7 +409,8 @@ impl Leader {
         }
         match (&self.stage, message) {
             (Stage::Asked { epoch: e, .. }, ToLeader::Ready { slots, .. }) if e.number == epoch => {
-                if self.answer(from) {
+                let first = self.answer(from);
+                if first {
                     self.note_views(slots);
                     self.propose_if_ready(now_us, &mut send);
                 }
@@ -738,7 +739,10 @@ mod tests {
         job.hash[2] = 2;
         job.run(CHECK_US + LEAD_US);
         let d = job.leader.take_difference().unwrap();
-        assert!(d.members.contains(&2) && d.calls > 0 && d.calls % crate::digest::CHECKPOINT_CALLS == 0, "{d:?}");
+        assert!(
+            d.members.contains(&2) && d.calls > 0 && d.calls.is_multiple_of(crate::digest::CHECKPOINT_CALLS),
+            "{d:?}"
+        );
         assert_eq!(job.leader.take_difference(), None, "said once");
         job.run(60 * LEAD_US);
         assert!(job.leader.take_lapsed() && job.leader.in_force.is_none());
