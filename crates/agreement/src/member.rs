@@ -110,8 +110,9 @@ impl Member {
     pub fn action_at(&mut self, call: u64) -> CallAction {
         loop {
             let lapse = self.lapse.filter(|l| call >= *l);
-            if let Some(epoch) =
-                self.due.pop_front_if(|e| call >= e.from_call && lapse.is_none_or(|l| e.from_call <= l))
+            let begins = |e: &Arc<Epoch>| call >= e.from_call && lapse.is_none_or(|l| e.from_call <= l);
+            if self.due.front().is_some_and(begins)
+                && let Some(epoch) = self.due.pop_front()
             {
                 self.lapse = lapse_of(&epoch);
                 if epoch.renews {

@@ -188,7 +188,7 @@ impl Sockets {
                 // Other hosts cannot reach loopback. No other process can be there: it would hold the first address.
                 let primary = self.rendezvous.primary_of(*a);
                 let listener = primary.and_then(|ip| Listener::bind(&Address::Tcp(SocketAddr::new(ip, a.port()))).ok());
-                if !listener.is_some_and(|l| self.connections.listen(l).is_ok()) {
+                if listener.is_none_or(|l| self.connections.listen(l).is_err()) {
                     self.say(format!(
                         "{a} is an address that other hosts cannot reach, and this host's primary address cannot be listened at; set LINKWISE_BIND \
                          on it if the job runs on several hosts"
