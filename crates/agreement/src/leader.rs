@@ -559,3 +559,188 @@ impl Leader {
         self.answered.iter().enumerate().filter(|(_, a)| !**a).map(|(i, _)| i)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Member;
+    use tune::{Algorithm, Collective, Protocol};
+
+    const LEAD_US: u64 = 1_000_000;
+
+    fn slot() -> Slot {
+        Slot::of(Collective::AllReduce, 1 << 20)
+    }
+
+    fn plans() -> Vec<SlotPlan> {
+        vec![SlotPlan { slot: slot(), runs: Vec::new(), settled: Arm::new(Algorithm::Tree, Protocol::Ll) }]
+    }
+
+    /// A leader and its members without a network; every member has begun the same number of calls.
+    struct Job {
+        leader: Leader,
+        members: Vec<Member>,
+        begun: u64,
+        now_us: u64,
+        /// Members that hear nothing.
+        cut: Vec<usize>,
+        /// What each member answers to a question.
+        mask: Vec<u32>,
+        hash: Vec<u64>,
+    }
+
+    impl Job {
+        fn new(leader: Leader, members: usize) -> Self {
+            let every = vec![u32::MAX; members];
+            Job {
+                leader,
+                members: vec![Member::default(); members],
+                begun: 0,
+                now_us: 0,
+                cut: Vec::new(),
+                mask: every,
+                hash: vec![1; members],
+            }
+        }
+
+        fn deliver(&mut self, mut out: Vec<(usize, ToMember)>) {
+            while let Some((to, message)) = out.pop() {
+                if self.cut.contains(&to) {
+                    continue;
+                }
+                let Some(mut answer) = self.members[to].on_message(&message, self.begun, |_| true) else { continue };
+                let at = match &message {
+                    ToMember::Ask(e) => e.check_at,
+                    ToMember::Check { at } => *at,
+                    _ => 0,
+                };
+                if let ToLeader::Ready { digest, .. } | ToLeader::Status { digest, .. } = &mut answer {
+                    *digest = Some(CallDigest { calls: at, hash: if at == 0 { 0 } else { self.hash[to] } });
+                }
+                if let ToLeader::Ready { slots, .. } = &mut answer {
+                    *slots = vec![SlotView { slot: slot(), mask: self.mask[to], auto: 3 }];
+                }
+                self.leader.on_message(to, &answer, self.now_us, |to, m| out.push((to, m)));
+            }
+        }
+
+        /// Calls at 1,000 per second for a time, with ticks of 10 ms.
+        fn run(&mut self, us: u64) {
+            let until = self.now_us + us;
+            while self.now_us < until {
+                self.now_us += 10_000;
+                self.begun += 10;
+                for (i, member) in self.members.iter_mut().enumerate() {
+                    while let crate::CallAction::Switch(_) = member.action_at(self.begun) {}
+                    assert_ne!(member.action_at(self.begun), crate::CallAction::Wait, "member {i}");
+                }
+                let mut out = Vec::new();
+                self.leader.note_begun(self.begun);
+                self.leader.tick(self.now_us, |to, m| out.push((to, m)));
+                self.deliver(out);
+            }
+        }
+
+        fn propose(&mut self, plans: Vec<SlotPlan>) -> bool {
+            let mut out = Vec::new();
+            let proposed = self.leader.propose(plans, self.begun, self.now_us, |to, m| out.push((to, m))).is_some();
+            self.deliver(out);
+            proposed
+        }
+    }
+
+    fn with_lead(members: usize) -> Job {
+        Job::new(Leader::new(members, REPEAT_US, GIVE_UP_US).lead(LEAD_US), members)
+    }
+
+    #[test]
+    fn a_proposal_begins_a_lead_ahead_by_the_measured_rate_and_not_before_it_is_known() {
+        let mut job = with_lead(2);
+        assert!(job.propose(plans()));
+        job.run(LEAD_US / 2);
+        assert!(
+            job.leader.take_ended().is_none() && job.members[1].bound_to().is_none(),
+            "no rate yet, so nobody is bound"
+        );
+        job.run(LEAD_US);
+        let ended = job.leader.take_ended().unwrap();
+        assert!(ended.committed && job.leader.is_idle());
+        let calls = ended.epoch.from_call - 1000; // about a second after the start
+        assert!((1000..4000).contains(&calls), "{calls} calls at 1,000 a second");
+        assert!(ended.epoch.until_call > ended.epoch.from_call + 10 * calls / 2, "{ended:?}");
+    }
+
+    #[test]
+    fn what_is_in_force_is_renewed_while_all_can_be_reached_and_lapses_when_one_cannot() {
+        let mut job = with_lead(3);
+        job.propose(plans());
+        job.run(60 * LEAD_US);
+        assert!(job.leader.in_force.as_ref().is_some_and(|e| e.renews), "renewed several times");
+        assert!(!job.leader.take_lapsed());
+        job.cut = vec![2];
+        job.run(60 * LEAD_US); // no call waits meanwhile: see `run`
+        assert!(job.leader.take_lapsed());
+        assert!(job.members.iter().all(|m| m.boundary() == u64::MAX), "all lapsed, the silent one too");
+        job.cut.clear();
+        assert!(job.leader.is_idle() || job.leader.in_force.is_none());
+    }
+
+    #[test]
+    fn after_a_stop_arms_lapse_although_a_member_cannot_be_reached() {
+        let mut job = with_lead(3);
+        job.propose(plans());
+        job.run(5 * LEAD_US);
+        job.leader.take_ended().unwrap();
+        job.cut = vec![1];
+        job.leader.stop();
+        job.propose(Vec::new());
+        job.run(60 * LEAD_US);
+        assert!(job.leader.take_lapsed());
+        assert!(job.members.iter().all(|m| m.boundary() == u64::MAX && m.bound_to().is_none()));
+    }
+
+    #[test]
+    fn a_member_that_has_left_voids_what_is_undecided_at_once_and_nothing_follows() {
+        let mut job = Job::new(Leader::new(3, REPEAT_US, GIVE_UP_US).without_question(), 3);
+        job.cut = vec![2];
+        job.propose(plans());
+        assert!(job.members[1].bound_to().is_some());
+        let mut out = Vec::new();
+        job.leader.on_message(2, &ToLeader::Left, 0, |to, m| out.push((to, m)));
+        job.deliver(out);
+        assert!(job.members[1].bound_to().is_none() && job.leader.is_idle() && job.leader.is_closed());
+        assert!(!job.leader.take_ended().unwrap().committed);
+        assert!(!job.propose(plans()));
+    }
+
+    #[test]
+    fn arms_that_one_rank_cannot_use_or_has_not_seen_are_not_proposed() {
+        let mut job = Job::new(Leader::new(2, REPEAT_US, GIVE_UP_US).needs_views(true), 2);
+        job.mask[1] = !(1 << crate::message::entry_of(Algorithm::Tree, Protocol::Ll));
+        job.propose(plans());
+        let ended = job.leader.take_ended().unwrap();
+        assert_eq!((ended.committed, ended.impossible), (false, vec![slot()]));
+        assert!(job.members.iter().all(|m| m.bound_to().is_none()));
+        let other = vec![SlotPlan { slot: Slot::of(Collective::AllReduce, 1 << 10), ..plans()[0].clone() }];
+        job.mask[1] = u32::MAX;
+        job.propose(other.clone());
+        assert_eq!(job.leader.take_ended().unwrap().impossible, [other[0].slot], "no rank has seen it");
+        job.propose(plans());
+        assert!(job.leader.take_ended().unwrap().committed);
+    }
+
+    #[test]
+    fn ranks_that_count_different_calls_are_found_and_get_no_arms_any_more() {
+        let mut job = with_lead(3);
+        job.propose(plans());
+        job.run(5 * LEAD_US);
+        assert!(job.leader.take_ended().unwrap().committed && job.leader.take_difference().is_none());
+        job.hash[2] = 2;
+        job.run(CHECK_US + LEAD_US);
+        let d = job.leader.take_difference().unwrap();
+        assert!(d.members.contains(&2) && d.calls > 0 && d.calls % crate::digest::CHECKPOINT_CALLS == 0, "{d:?}");
+        assert_eq!(job.leader.take_difference(), None, "said once");
+        job.run(60 * LEAD_US);
+        assert!(job.leader.take_lapsed() && job.leader.in_force.is_none());
+    }
+}

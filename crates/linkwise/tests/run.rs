@@ -104,6 +104,18 @@ fn the_command_gets_the_settings_and_its_output_is_its_own() {
     assert_eq!(words.next(), Some("adaptive"));
     assert!(words.next().is_some_and(|w| w.ends_with("linkwise")), "{said}");
     assert_eq!(words.next(), Some("local"));
+    // A random token that only the command's processes know, unless the user sets one or each host has a `linkwise run` of its own.
+    let token = |vars: &[(&str, &str)]| {
+        let show = ["run", "--", "sh", "-c", "echo ${LINKWISE_TOKEN_FALLBACK:-none}"];
+        let out = linkwise(&show).envs(vars.iter().copied()).output().unwrap();
+        (String::from_utf8(out.stdout).unwrap().trim().to_owned(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (first, second) = (token(&[]).0, token(&[]).0);
+    assert!(first.len() == 32 && first.bytes().all(|b| b.is_ascii_hexdigit()) && first != second, "{first} {second}");
+    assert_eq!(token(&[("LINKWISE_TOKEN", "mine")]).0, "none");
+    let launched = [("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500")];
+    let (none, said) = token(&launched);
+    assert!(none == "none" && said.contains("is no secret"), "{none} {said}");
     let out = linkwise(&["run", "--observe", "--", "sh", "-c", "echo $LINKWISE_MODE"]).output().unwrap();
     assert_eq!(String::from_utf8(out.stdout).unwrap(), "observe\n");
 }

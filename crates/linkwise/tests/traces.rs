@@ -41,7 +41,11 @@ fn job(test: &str, folder: &Path, settings: &[(&str, &str)]) -> Option<()> {
     (s.mode, s.process_per_rank, s.in_step_every) = (CallMode::Launch, true, 5);
     (s.tuner_plugin, s.profiler_plugin) = (Some(library.clone()), Some(library));
     let trace = ("TRACE", folder.to_str().unwrap());
-    s.plugin_env = settings.iter().chain([&trace]).map(|(k, v)| (format!("LINKWISE_{k}"), v.to_string())).collect();
+    s.plugin_env = settings
+        .iter()
+        .chain([&trace, &("LEAD", "0")])
+        .map(|(k, v)| (format!("LINKWISE_{k}"), v.to_string()))
+        .collect();
     match Bench::new().and_then(|b| b.run(&s)) {
         Ok(_) => Some(()),
         Err(e) => {

@@ -129,3 +129,50 @@ fn without_agreement_ranks_run_one_call_with_different_arms() {
     let Some((asked, _)) = job(name, "2.28", true) else { return };
     assert!(ranks_differ(&asked), "each rank decided alone, but no difference was found");
 }
+
+/// The last value of a field in the lines of a kind, by rank.
+fn field(folder: &Path, kind: &str, name: &str) -> BTreeMap<i64, u64> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        for line in std::fs::read_to_string(entry.path()).unwrap().lines() {
+            let v: Value = serde_json::from_str(line).unwrap();
+            if v["kind"] == kind {
+                found.insert(v["rank"].as_i64().unwrap(), v[name].as_u64().unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// A table with a lead: a lease is twelve leads, so this job renews it several times.
+#[test]
+fn with_a_lead_no_call_waits_and_the_table_is_renewed_to_the_end() {
+    let name = "with_a_lead_no_call_waits_and_the_table_is_renewed_to_the_end";
+    let folder = tempfile::tempdir().unwrap();
+    let (table, trace) = (folder.path().join("table"), folder.path().join("trace"));
+    std::fs::write(&table, "AllReduce 1KiB max TREE/LL\n").unwrap();
+    let mut s = spec(&[2, 2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
+    (s.process_per_rank, s.in_step_every, s.pause) = (true, 2, Duration::from_millis(3));
+    let rendezvous = rendezvous(name);
+    let settings = [
+        ("MODE", "profile"),
+        ("PROFILE", table.to_str().unwrap()),
+        ("RENDEZVOUS", &rendezvous),
+        ("TRACE", trace.to_str().unwrap()),
+        ("LEAD", "0.05"),
+    ];
+    s = with_plugin(s, &settings);
+    if run(name, &s).is_none() {
+        return;
+    }
+    let logs = logs(&trace, "call");
+    for (rank, log) in &logs {
+        assert_eq!(log, &logs[&0], "rank {rank}");
+        let tree = log.iter().filter(|call| call.contains("TREE/LL")).count();
+        assert!(tree > CALLS / 2, "{tree} of {CALLS} calls used the table");
+        assert!(log.last().unwrap().contains("TREE/LL"), "renewed to the end");
+    }
+    assert_eq!(logs.len(), 4);
+    let waits = field(&trace, "end", "waits");
+    assert!(waits.values().all(|n| *n == 0), "{waits:?}");
+}

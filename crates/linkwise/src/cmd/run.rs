@@ -214,6 +214,20 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
         Some(place) => command.env("LINKWISE_RENDEZVOUS_FALLBACK", place),
         None => command.env_remove("LINKWISE_RENDEZVOUS_FALLBACK"), // an outer `linkwise run` may have set it
     };
+    if !said("LINKWISE_TOKEN") && task.is_none() && !by_launcher {
+        // All processes of the command inherit it. A launcher around this process starts others, which would make tokens of their own.
+        command
+            .env("LINKWISE_TOKEN_FALLBACK", random_token().map_err(|e| Failure::input(format!("/dev/urandom: {e}")))?);
+    } else {
+        command.env_remove("LINKWISE_TOKEN_FALLBACK"); // an outer `linkwise run` may have set it
+        let local = task.is_some_and(|t| t.rendezvous().is_some()) && !by_launcher;
+        if !said("LINKWISE_TOKEN") && !local && !args.observe {
+            eprintln!(
+                "linkwise: the launcher's job id keeps other jobs out, but is no secret: give all hosts the same random LINKWISE_TOKEN where other \
+                 users can reach their ports"
+            );
+        }
+    }
     let named = args.rendezvous.is_some() || said("LINKWISE_RENDEZVOUS") || said("LINKWISE_MEETING");
     let known = named || by_launcher;
     if let Some(t) = task.filter(|t| t.rendezvous().is_none() && !t.hosts_known && !known && !args.observe) {
@@ -233,6 +247,13 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     let status = child.wait().map_err(|e| Failure::input(format!("waiting for the command: {e}")));
     passing.end();
     status
+}
+
+/// 128 random bits as text.
+fn random_token() -> std::io::Result<String> {
+    let mut bytes = [0u8; 16];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// The message if no process loaded the plugin.
