@@ -26,7 +26,7 @@ cases=(
   'simulated groups in 300 random schedules|simulated_groups||-|'
   'forks, exits and closes without finalize|c_host|fork|-|'
 )
-cargo test --locked -q -p nccl-plugin --no-run
+cargo test --locked -q -p nccl-plugin --no-run --test launched --test job --test real_nccl --test c_host --test threads --test simulated_groups
 
 failed=0
 # result BINARY TEST VERSION: ok, FAILED or skipped

@@ -216,13 +216,17 @@ static void ask_nonsense(tuner_t t) {
 typedef struct { int version; void *table; void *context; int mask; } profiler_t;
 
 static profiler_t profiler_init(int version, uint64_t id, int rank) {
+  static int mask_of_process; /* as in NCCL, where the plugin may change it later */
   profiler_t p = {version, symbol("ncclProfiler_v%d", version), (void *)8, 0};
   CHECK(p.table != NULL);
+  mask_of_process = 0;
   if (version == 4)
-    CHECK(((profiler_v4 *)p.table)->init(&p.context, &p.mask, "comm", id, 1, 8, rank, logger) == 0);
+    CHECK(((profiler_v4 *)p.table)->init(&p.context, &mask_of_process, "comm", id, 1, 8, rank, logger) == 0);
   else
-    CHECK(((profiler_v5 *)p.table)->init(&p.context, id, &p.mask, "comm", 1, 8, rank, logger) == 0);
+    CHECK(((profiler_v5 *)p.table)->init(&p.context, id, &mask_of_process, "comm", 1, 8, rank, logger) == 0);
   CHECK(p.context != (void *)8);
+  p.mask = mask_of_process;
+  CHECK(getenv("LINKWISE_KERNEL_TIMES") || !(p.mask & 0x40)); /* GPU times only on request */
   return p;
 }
 
