@@ -444,6 +444,15 @@ mod tests {
     }
 
     #[test]
+    fn the_fuzz_targets_corpus_is_read_in_both_forms() {
+        for (file, form, rules) in [("own", TableForm::Linkwise, 2), ("csv", TableForm::Csv, 2)] {
+            let path = format!("{}/../../fuzz/corpus/arm_table/{file}", env!("CARGO_MANIFEST_DIR"));
+            let (read, found) = ArmTable::read(&std::fs::read_to_string(path).unwrap()).unwrap();
+            assert_eq!((found, read.table.lines.len()), (form, rules), "{file}");
+        }
+    }
+
+    #[test]
     fn an_error_has_its_line() {
         for (text, line, what) in [
             ("allreduce,0,1,tree,simple,2,1\n", 1, "7 fields; 8 to 10"),

@@ -19,6 +19,11 @@ fn the_corpora_of_nccl_tests_output_and_of_tables_are_read() {
     assert_eq!(accepted("job_trace", |t| measure::trace::parse_trace(t, 16).is_ok()), 2);
     let plugin = |t: &str| measure::plugin_trace::read(t.as_bytes(), |_| Ok(())).is_ok();
     assert_eq!(accepted("plugin_trace", plugin), 2, "of five; one of them is cut off at its end");
+    let inspector = |t: &str| {
+        let mut dump = measure::inspector::InspectorDump::default();
+        dump.read(t.as_bytes()).is_ok() && dump.summary(2).is_ok()
+    };
+    assert_eq!(accepted("inspector", inspector), 1, "of two");
     let cluster = topology::catalog::cluster("h100").expect("built in");
     let jobs = |t: &str| {
         let (nodes, jobs) = t.split_once("\n---\n").expect("two parts");

@@ -405,7 +405,8 @@ impl EpochCoordinator {
     /// The arm in use of every slot, without runs.
     fn settled_plans(&self) -> Vec<SlotPlan> {
         let arm = |k: &SlotState| k.arms.get(k.policy.in_use()).copied().unwrap_or(Arm::AUTO);
-        self.slots.iter().map(|(slot, k)| SlotPlan { slot: *slot, runs: Vec::new(), settled: arm(k) }).collect()
+        let possible = self.slots.iter().filter(|(slot, _)| !self.impossible.contains(slot));
+        possible.map(|(slot, k)| SlotPlan { slot: *slot, runs: Vec::new(), settled: arm(k) }).collect()
     }
 
     /// Exploring ends after this.
