@@ -12,7 +12,7 @@ pub const ALIKE: usize = 4;
 /// Reported steps without a rhythm after which there is none.
 pub const STEPS_MAX: usize = 64;
 /// Groups at which a period is looked for the first time, and those at which the search is given up.
-pub const GROUPS_MIN: usize = 24;
+pub const GROUPS_MIN: usize = 18;
 pub const GROUPS_MAX: usize = 2048;
 /// Calls that are remembered.
 const CALLS_MAX: usize = 8192;
@@ -25,6 +25,8 @@ const DIFFERENCE_MAX: f64 = 0.5;
 /// A longer period must repeat better by this factor and by this much.
 const BETTER_FACTOR: f64 = 1.25;
 const BETTER_SHARE: f64 = 0.02;
+/// A known period stays up to this factor of the limit.
+const STAYS_FACTOR: f64 = 2.0;
 
 /// A call of the leading rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,6 +90,8 @@ pub struct CadenceFinder {
     next_search: usize,
     last_group: u32,
     rhythm: Rhythm,
+    /// The period in groups.
+    period: Option<usize>,
 }
 
 impl CadenceFinder {
@@ -164,7 +168,9 @@ impl CadenceFinder {
     /// Looks for a period in the newest groups.
     fn search(&mut self) {
         let groups = self.newest_groups();
-        let found = period(&groups).and_then(|p| {
+        let found = period(&groups, self.period);
+        self.period = found.or(self.period);
+        let found = found.and_then(|p| {
             // A step begins after the longest distance: there the host waited.
             let last = groups.len() - 1;
             let at = (0..p).map(|i| last - p + i).max_by_key(|i| groups[i + 1].at_ns - groups[*i].at_ns)? + 1;
@@ -217,8 +223,9 @@ fn mix(hash: u64, slot: u32) -> u64 {
     (hash ^ u64::from(slot).wrapping_add(1)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
 }
 
-/// The shortest period of the groups, in groups; see the module documentation. O(groups squared / 3).
-fn period(groups: &[Group]) -> Option<usize> {
+/// The shortest period of the groups, in groups; see the module documentation. The period `before` stays if the groups
+/// still repeat with it. O(groups squared / 3).
+fn period(groups: &[Group], before: Option<usize>) -> Option<usize> {
     let n = groups.len().checked_sub(1)?; // the last group may go on
     let gaps: Vec<f64> = groups.windows(2).map(|w| w[1].at_ns.saturating_sub(w[0].at_ns) as f64).collect();
     let total: f64 = gaps.iter().sum();
@@ -237,7 +244,8 @@ fn period(groups: &[Group]) -> Option<usize> {
     let all: Vec<(usize, f64)> = (1..=n / PERIODS_MIN).filter_map(|p| Some((p, difference(p)?))).collect();
     let least = all.iter().map(|d| d.1).fold(f64::INFINITY, f64::min);
     let limit = (BETTER_FACTOR * least + BETTER_SHARE).min(DIFFERENCE_MAX);
-    all.iter().find(|d| d.1 <= limit).map(|d| d.0)
+    let stays = |d: &&(usize, f64)| Some(d.0) == before && d.1 <= STAYS_FACTOR * limit.min(DIFFERENCE_MAX / 2.0);
+    all.iter().find(stays).or_else(|| all.iter().find(|d| d.1 <= limit)).map(|d| d.0)
 }
 
 #[cfg(test)]

@@ -111,6 +111,11 @@ impl LoopTuner {
         self.turns.add(slot, learner);
     }
 
+    /// Whether the slot has a learner. After a change of rhythm none has.
+    pub fn has_slot(&self, slot: u32) -> bool {
+        self.turns.has(slot)
+    }
+
     /// The rhythm of the loop.
     pub fn cadence(&self) -> Option<&Cadence> {
         self.cadence.as_ref()

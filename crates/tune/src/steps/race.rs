@@ -19,7 +19,7 @@ pub const LAG_MAX: usize = 3;
 pub const BLOCKS_MAX: usize = 32;
 
 /// Steps of the base arm before the first block.
-const LEAD_IN: u32 = LAG_MAX as u32 + 5;
+const LEAD_IN: u32 = LAG_MAX as u32 + 4;
 /// Steps of the base arm after a block of one step: until its effect has passed.
 const PROBE_GAP: u32 = LAG_MAX as u32;
 /// Steps of a block in the race.
@@ -31,7 +31,7 @@ const RACE_BLOCKS: usize = 2;
 /// Arms in one plan of the race.
 const RACE_ARMS: usize = 3;
 /// Blocks of an arm after which the race leaves it undecided.
-const RACE_BLOCKS_MAX: usize = 8;
+const RACE_BLOCKS_MAX: usize = 12;
 /// Steps of a block of a check, and the blocks of AUTO in it.
 const CHECK_STEPS: u32 = 6;
 const CHECK_BLOCKS: usize = 2;
@@ -45,14 +45,16 @@ const FRESH_RECENT: usize = 6;
 pub const GATE: f64 = 0.01;
 /// Standard errors below zero at which an arm is better beyond chance. All tests of a race together are wrong in under
 /// one run in a hundred (`linkwise-lab tune evaluate --loops`).
-const BETTER: f64 = 4.0;
+const BETTER: f64 = 4.5;
 /// Standard errors at which a surprise in a later look starts a new race.
-const SURPRISE: f64 = 4.0;
+const SURPRISE: f64 = 5.0;
 /// An arm is slow if both of its single steps took longer by this share of the step.
 const SLOW: f64 = 0.15;
 /// Excess of one step that counts at most, in standard deviations and as a share: other things also delay steps.
 const CLIP_DEVIATIONS: f64 = 4.0;
-const CLIP_SHARE: f64 = 0.25;
+const CLIP_SHARE: f64 = 0.1;
+/// Degrees of freedom that the variance between steps counts for, beside that between blocks.
+const FREEDOM_OF_STEPS: f64 = 8.0;
 /// Assumed excess of an arm that has not run.
 const UNKNOWN: f64 = 0.15;
 /// Clean steps that a plan must give.
@@ -194,7 +196,7 @@ impl StepRace {
             freedom += effects.len() as f64 - 1.0;
         }
         let of_steps = self.deviation().powi(2);
-        if freedom < 3.0 { of_steps } else { of_steps.max(sum / freedom) }
+        of_steps.max((FREEDOM_OF_STEPS * of_steps + sum) / (FREEDOM_OF_STEPS + freedom))
     }
 
     /// What a plan is expected to cost, in steps.
@@ -202,14 +204,12 @@ impl StepRace {
         let base = blocks.first().map_or(self.auto, |b| b.arm);
         let of = |b: &Block| -> f64 {
             let rival = &self.rivals[b.arm];
-            let share = if b.arm == base {
-                0.0
-            } else if let Some(e) = self.pooled(&rival.effects) {
-                e.share
-            } else if rival.probes.is_empty() {
-                UNKNOWN
-            } else {
-                stats::mean(&rival.probes)
+            let is_unknown = rival.probes.is_empty() && rival.effects.is_empty() && b.arm != self.auto;
+            let share = match b.arm == base {
+                true => 0.0,
+                false if is_unknown => UNKNOWN,
+                false if b.arm == self.auto => self.pooled(&self.fresh).map_or(GATE, |e| e.share),
+                false => self.likely(b.arm),
             };
             share.max(0.0) * f64::from(b.steps)
         };
@@ -281,13 +281,16 @@ impl StepRace {
     fn probed(&self, arm: usize) -> Option<Estimate> {
         let probes = &self.rivals[arm].probes;
         let error = self.deviation() * ((1.0 + LAG_MAX as f64) / probes.len() as f64).sqrt();
-        (!probes.is_empty()).then(|| Estimate { share: stats::mean(probes), error, blocks: probes.len() })
+        let share = probes.iter().copied().fold(f64::INFINITY, f64::min);
+        (!probes.is_empty()).then_some(Estimate { share, error, blocks: probes.len() })
     }
 
     /// The best guess of an arm's effect.
     fn likely(&self, arm: usize) -> f64 {
         let rival = &self.rivals[arm];
-        self.pooled(&rival.effects).map_or_else(|| stats::mean(&rival.probes), |e| e.share)
+        // One slow step may be chance, so the faster one counts.
+        let probed = || rival.probes.iter().copied().fold(f64::INFINITY, f64::min);
+        self.pooled(&rival.effects).map_or_else(probed, |e| e.share)
     }
 
     fn is_alive(&self, arm: usize) -> bool {
@@ -313,9 +316,11 @@ impl StepRace {
                 continue;
             }
             let Some(effect) = measured.effect(from, b.steps as usize, deviation) else { continue };
-            self.spent += measured.excess_steps(from, b.steps as usize).max(0.0);
+            if self.stage != Stage::Probe {
+                self.spent += effect.share.max(0.0) * f64::from(b.steps);
+            }
             match self.stage {
-                Stage::Probe => self.rivals[b.arm].probes.push(effect.share),
+                Stage::Probe => self.rivals[b.arm].probes.push(measured.excess_steps(from, b.steps as usize)),
                 Stage::Race => self.rivals[b.arm].effects.push(effect),
                 Stage::Check if b.arm == self.auto => {
                     self.fresh.push(effect);
@@ -348,6 +353,7 @@ impl StepRace {
         let error = self.deviation() * (1.0 + LAG_MAX as f64).sqrt();
         for a in others {
             let least = self.rivals[a].probes.iter().copied().fold(f64::INFINITY, f64::min);
+            self.spent += 2.0 * least.max(0.0);
             self.rivals[a].slow = least > SLOW.max(1.5 * error);
         }
         self.stage = Stage::Race;

@@ -14,7 +14,7 @@ const SHARE_MIN: f64 = 0.02;
 /// Steps between two plans of settled slots.
 const REST_STEPS: u64 = 300;
 
-/// Makes a learner again, for another rhythm.
+/// A slot.
 struct Turn {
     learner: Box<dyn SlotLearner>,
     bytes: f64,
@@ -33,7 +33,6 @@ pub struct Turns {
     waiting: Option<(u32, Vec<Block>)>,
     /// Steps spent by learners that were started again.
     spent_before: f64,
-    restart: bool,
 }
 
 impl Turns {
@@ -54,12 +53,6 @@ impl Turns {
         self.slots.clear();
         self.current = None;
         self.waiting = None;
-        self.restart = true;
-    }
-
-    /// True once after [`restart`](Self::restart).
-    pub fn take_restart(&mut self) -> bool {
-        std::mem::take(&mut self.restart)
     }
 
     /// Whether the slot has a learner.
