@@ -49,6 +49,8 @@ pub struct Leader {
     repeat_us: u64,
     give_up_us: u64,
     sent_us: u64,
+    /// A call with which a training step begins, and the calls of a step: proposals begin with a step.
+    align: Option<(u64, u64)>,
     ended: Option<EndedProposal>,
 }
 
@@ -66,6 +68,7 @@ impl Leader {
             repeat_us,
             give_up_us,
             sent_us: 0,
+            align: None,
             ended: None,
         }
     }
@@ -75,6 +78,18 @@ impl Leader {
         self.ahead = calls.min(AHEAD_MAX);
         self.ahead_min = self.ahead_min.min(self.ahead);
         self
+    }
+
+    /// Later proposals begin with a training step: one begins with this call, and every step has this many calls.
+    pub fn align(&mut self, step: Option<(u64, u64)>) {
+        self.align = step.filter(|s| s.1 > 0);
+    }
+
+    /// The first call from `call` on with which a step begins, if steps are known.
+    fn aligned(&self, call: u64) -> u64 {
+        let Some((begin, calls)) = self.align else { return call };
+        let begin = begin % calls;
+        call.checked_sub(begin).map_or(begin, |c| begin + c.next_multiple_of(calls))
     }
 
     /// No proposal or verdict is in progress.
@@ -101,7 +116,8 @@ impl Leader {
         }
         self.farthest = self.farthest.max(begun_here);
         self.last_number += 1;
-        let epoch = Arc::new(Epoch { number: self.last_number, from_call: self.farthest + self.ahead, plans });
+        let epoch =
+            Arc::new(Epoch { number: self.last_number, from_call: self.aligned(self.farthest + self.ahead), plans });
         self.stage = Stage::Proposed { epoch: epoch.clone(), since_us: now_us };
         self.begin_stage(now_us, &mut send);
         Some(epoch)

@@ -30,14 +30,8 @@ pub struct StepNoise {
 
 impl StepNoise {
     /// 2.5 %, 1 % of steps delayed, 1 % slower per 1,000 steps: the noise of the tables.
-    pub const PLAIN: StepNoise = StepNoise {
-        cv: 0.025,
-        outliers: 0.01,
-        drift_per_1000: 0.01,
-        mode_share: 0.0,
-        mode_factor: 1.0,
-        memory: 0.0,
-    };
+    pub const PLAIN: StepNoise =
+        StepNoise { cv: 0.025, outliers: 0.01, drift_per_1000: 0.01, mode_share: 0.0, mode_factor: 1.0, memory: 0.0 };
 }
 
 /// The calls of one slot in every step.
@@ -244,7 +238,7 @@ impl Decider for Whole<'_> {
             && in_force
         {
             let time = call.at_ns as f64 / 1e3 - at;
-            self.tuner.on_time(call.slot, before, StepSource::Groups, Some(time));
+            let _ = self.tuner.on_time(call.slot, before, StepSource::Groups, Some(time));
         }
         let of = |run: &&(usize, u32)| {
             end += u64::from(run.1);
@@ -263,7 +257,7 @@ impl Decider for Whole<'_> {
                 let last = self.begun.get(slot).copied().unwrap_or(0);
                 if let Some(first) = last.checked_sub(of_slot.len() as u64) {
                     let time = constant.then_some(end_us - begin_us);
-                    self.tuner.on_time(*slot, first, StepSource::Steps, time);
+                    let _ = self.tuner.on_time(*slot, first, StepSource::Steps, time);
                 }
             }
         }

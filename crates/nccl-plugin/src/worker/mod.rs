@@ -61,7 +61,7 @@ struct LocalRank {
     roster: Option<(Arc<Roster>, usize)>,
     recent: VecDeque<CallDecision>,
     readings: Vec<RankReading>,
-    /// Counted calls that wait for the end of their step.
+    /// Calls that wait for the end of their step.
     in_step: VecDeque<CallDecision>,
     intervals: crate::rewards::Intervals,
     left: bool,
@@ -333,14 +333,13 @@ impl Worker {
             Some(p) => CoordinatorMode::Fixed(p.plans(comm.ranks, comm.nodes)),
             None => {
                 let name = self.config.policy.clone();
-                let build = move |arms: &[tune::Arm], slot: Slot| {
-                    crate::policies::build(&name, arms, tune::bucket::middle(slot.bucket))
-                };
+                let build = move |arms: &[tune::Arm], slot: Slot| crate::policies::build(&name, arms, slot);
+                let scripted = self.config.test.rewards.as_ref().is_some_and(|s| s.decides());
                 CoordinatorMode::Learn {
                     build: Box::new(build),
-                    calls: self.config.epoch_calls,
                     explore_all: self.config.explore_all,
-                    by_kernel: self.config.reward == Reward::Kernel,
+                    by_call: scripted || self.config.reward == Reward::Kernel,
+                    has_kernel_times: self.config.reward == Reward::Auto && crate::abi::profiler::kernels_wanted(),
                 }
             }
         }

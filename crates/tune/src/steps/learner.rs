@@ -21,6 +21,10 @@ pub trait SlotLearner: Send {
     fn in_use(&self) -> usize;
     /// Why that arm is in use, in one line.
     fn because(&self) -> String;
+    /// Its next plan confirms a choice that was made before.
+    fn is_fresh(&self) -> bool {
+        false
+    }
     /// The gain over AUTO, as a share of AUTO's step, and its standard error, from steps after the choice.
     fn fresh_gain(&self) -> Option<(f64, f64)> {
         None
@@ -54,6 +58,10 @@ impl SlotLearner for StepRace {
 
     fn because(&self) -> String {
         StepRace::because(self).to_owned()
+    }
+
+    fn is_fresh(&self) -> bool {
+        StepRace::is_fresh(self)
     }
 
     fn fresh_gain(&self) -> Option<(f64, f64)> {

@@ -39,6 +39,23 @@ pub struct CallPlan {
     pub align: Option<(u64, u64)>,
 }
 
+/// The time of a whole step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WholeStep {
+    /// The slot whose arms are compared.
+    pub slot: u32,
+    /// Its arm in the step.
+    pub arm: usize,
+    /// Microseconds.
+    pub time_us: f64,
+    /// Calls of the slot in it.
+    pub calls: u64,
+    /// The arm was the same in the steps before, as far as the host may run ahead: the time is the arm's.
+    pub is_steady: bool,
+    /// The plan confirms a choice that was made before.
+    pub is_fresh: bool,
+}
+
 /// The plan that the ranks agreed on.
 #[derive(Debug, Clone)]
 struct Running {
@@ -53,10 +70,28 @@ struct Running {
     made: u64,
     finished_us: Option<u64>,
     spoilt: bool,
+    is_fresh: bool,
+}
+
+impl Running {
+    /// The arm of a step, and whether it was the same in the steps before it.
+    fn arm_of(&self, step: usize) -> Option<(usize, bool)> {
+        let mut end = 0;
+        for b in &self.blocks {
+            let begin = end;
+            end += b.steps as usize;
+            if step < end {
+                return Some((b.arm, step >= begin + LAG_MAX));
+            }
+        }
+        None
+    }
 }
 
 /// Time to wait for the other ranks' times after the last call of a plan, microseconds.
 const TIMES_WAIT_US: u64 = 300_000;
+/// Where the times are those of calls, the budget is this many times as large: a call is only a part of a step.
+const BUDGET_OF_CALLS: f64 = 4.0;
 /// Plans in a row of which too few steps were whole, after which learning ends.
 const SPOILT_MAX: u32 = 6;
 
@@ -81,7 +116,8 @@ pub struct LoopTuner {
 impl LoopTuner {
     /// `by_call`: times belong to single calls, such as GPU times. Then a step is a call.
     pub fn new(by_call: bool) -> Self {
-        LoopTuner { by_call, ..LoopTuner::default() }
+        let turns = Turns::new(if by_call { BUDGET_OF_CALLS } else { 1.0 });
+        LoopTuner { by_call, turns, ..LoopTuner::default() }
     }
 
     /// A call of the leading rank. `k` is its number among the slot's calls of the plan in force, if it has one.
@@ -126,15 +162,15 @@ impl LoopTuner {
         self.never.as_deref()
     }
 
-    /// A time of all ranks, or none, of the slot's call `k` in the plan in force.
-    pub fn on_time(&mut self, slot: u32, k: u64, source: StepSource, time_us: Option<f64>) {
-        let Some(r) = self.running.as_mut().filter(|r| r.slot == slot) else { return };
-        let step = k / r.calls_per_step;
-        let Some((sum, count)) = r.sums.get_mut(step as usize) else { return };
+    /// A time of all ranks, or none, of the slot's call `k` in the plan in force. Returns the step that it completes.
+    pub fn on_time(&mut self, slot: u32, k: u64, source: StepSource, time_us: Option<f64>) -> Option<WholeStep> {
+        let r = self.running.as_mut().filter(|r| r.slot == slot)?;
+        let step = (k / r.calls_per_step) as usize;
+        let (sum, count) = r.sums.get_mut(step)?;
         let expected = match source {
-            StepSource::Steps if k % r.calls_per_step != 0 => {
+            StepSource::Steps if !k.is_multiple_of(r.calls_per_step) => {
                 r.spoilt = true; // the steps have moved against the plan
-                return;
+                return None;
             }
             StepSource::Steps => 1,
             StepSource::Groups | StepSource::Calls => r.times_per_step,
@@ -142,6 +178,9 @@ impl LoopTuner {
         r.times_per_step = expected;
         *sum += time_us.unwrap_or(f64::INFINITY);
         *count += 1;
+        let (time_us, is_whole) = (*sum, *count == expected && sum.is_finite());
+        let (arm, is_steady) = r.arm_of(step).filter(|_| is_whole)?;
+        Some(WholeStep { slot, arm, time_us, calls: r.calls_per_step, is_steady, is_fresh: r.is_fresh })
     }
 
     /// The next plan, if one is due.
@@ -167,6 +206,7 @@ impl LoopTuner {
             return None;
         }
         let turn = planned.map(|(slot, blocks, of_step)| {
+            let is_fresh = self.turns.is_fresh(slot);
             let steps = blocks.iter().map(|b| b.steps as usize).sum();
             let runs = blocks.iter().map(|b| (b.arm, b.steps * of_step.calls as u32)).collect();
             self.proposed = Some(Running {
@@ -179,6 +219,7 @@ impl LoopTuner {
                 made: 0,
                 finished_us: None,
                 spoilt: false,
+                is_fresh,
             });
             (slot, runs)
         });
@@ -214,9 +255,10 @@ impl LoopTuner {
                 }
             }
             Rhythm::Steady(found) => {
-                let same = self.cadence.as_ref().is_some_and(|c| {
-                    (c.calls, c.told) == (found.calls, found.told) && c.slots == found.slots
-                });
+                let same = self
+                    .cadence
+                    .as_ref()
+                    .is_some_and(|c| (c.calls, c.told) == (found.calls, found.told) && c.slots == found.slots);
                 if self.cadence.is_some() && !same {
                     // Times of other steps cannot be compared with the new ones.
                     if let Some(r) = self.running.take() {
@@ -249,7 +291,8 @@ impl LoopTuner {
             self.spoilt += 1;
             if self.spoilt >= SPOILT_MAX {
                 let calls = r.calls_per_step;
-                let why = if r.spoilt { "the number of calls per step varies" } else { "too few times of whole steps came" };
+                let why =
+                    if r.spoilt { "the number of calls per step varies" } else { "too few times of whole steps came" };
                 self.never = Some(format!("cannot learn: {calls} calls per step, but {why}"));
             }
             return;
@@ -261,6 +304,11 @@ impl LoopTuner {
     /// By slot: the arm in use and the reason.
     pub fn findings(&self) -> Vec<(u32, usize, String)> {
         self.turns.findings()
+    }
+
+    /// What comparing arms of a slot has cost so far, in steps.
+    pub fn spent_steps(&self, slot: u32) -> f64 {
+        self.turns.spent_steps(slot)
     }
 
     /// The gain of a slot's arm over AUTO, from steps after the choice.

@@ -50,7 +50,8 @@ const BETTER: f64 = 4.5;
 const SURPRISE: f64 = 5.0;
 /// An arm is slow if both of its single steps took longer by this share of the step.
 const SLOW: f64 = 0.15;
-/// Excess of one step that counts at most, in standard deviations and as a share: other things also delay steps.
+/// Excess of one step over the middle of its block that counts at most, in standard deviations and as a share: other
+/// things also delay steps.
 const CLIP_DEVIATIONS: f64 = 4.0;
 const CLIP_SHARE: f64 = 0.1;
 /// Degrees of freedom that the variance between steps counts for, beside that between blocks.
@@ -152,6 +153,11 @@ impl StepRace {
     /// No race is open and the arm in use is confirmed; a plan is only worth its steps now and then.
     pub fn is_settled(&self) -> bool {
         self.stage == Stage::Check && (self.in_use == self.auto || self.fresh.len() >= CHECKS_CONFIRM)
+    }
+
+    /// Its next plan compares the arm in use with AUTO again.
+    pub fn is_fresh(&self) -> bool {
+        self.stage == Stage::Check && self.in_use != self.auto
     }
 
     /// Excess of all plans so far, in steps.
@@ -466,7 +472,8 @@ impl Measured {
         let held: Vec<(f64, f64)> = clean.iter().map(|(x, y)| (*x, y.clamp(middle - limit, middle + limit))).collect();
         let n = held.len() as f64;
         let (mx, my) = (held.iter().map(|h| h.0).sum::<f64>() / n, held.iter().map(|h| h.1).sum::<f64>() / n);
-        let (xx, xy) = held.iter().fold((0.0, 0.0), |(xx, xy), (x, y)| (xx + (x - mx).powi(2), xy + (x - mx) * (y - my)));
+        let (xx, xy) =
+            held.iter().fold((0.0, 0.0), |(xx, xy), (x, y)| (xx + (x - mx).powi(2), xy + (x - mx) * (y - my)));
         let slope = if xx > 0.0 { xy / xx } else { 0.0 };
         let line = |x: f64| my + slope * (x - mx);
         let squares: f64 = held.iter().map(|(x, y)| (y - line(*x)).powi(2)).sum();
@@ -482,9 +489,10 @@ impl Measured {
 
     /// The effect of the block of `steps` steps from step `from` on; `None` if a time is missing.
     fn effect(&self, from: usize, steps: usize, deviation: f64) -> Option<Effect> {
-        let window = self.excess.get(from..from + steps + LAG_MAX)?;
-        let limit = clip(deviation);
-        let sum = window.iter().map(|e| e.map(|e| e.min(limit.max(0.0)))).sum::<Option<f64>>()?;
+        let window: Vec<f64> = self.excess.get(from..from + steps + LAG_MAX)?.iter().copied().collect::<Option<_>>()?;
+        // Most steps of a window are the arm's: far above their middle something else delayed a step.
+        let limit = stats::median(&window).max(0.0) + clip(deviation);
+        let sum: f64 = window.iter().map(|e| e.min(limit)).sum();
         let n = steps as f64;
         let variance = (n + LAG_MAX as f64) / (n * n) + 1.0 / self.clean as f64;
         Some(Effect { share: sum / n, variance })

@@ -33,9 +33,16 @@ pub struct Turns {
     waiting: Option<(u32, Vec<Block>)>,
     /// Steps spent by learners that were started again.
     spent_before: f64,
+    /// Factor of the budget.
+    budget: f64,
 }
 
 impl Turns {
+    /// `budget`: factor of what comparing arms may cost.
+    pub fn new(budget: f64) -> Self {
+        Turns { budget, ..Turns::default() }
+    }
+
     /// A call of this many bytes.
     pub fn on_call(&mut self, slot: u32, bytes: u64) {
         *self.bytes.entry(slot).or_default() += bytes as f64;
@@ -71,7 +78,7 @@ impl Turns {
         }
         let (slot, blocks) = self.waiting.as_ref()?;
         let cost = self.slots.get(slot)?.learner.expected_cost(blocks);
-        if self.spent() + cost > BUDGET_STEPS + BUDGET_SHARE * step as f64 {
+        if self.spent() + cost > self.budget * (BUDGET_STEPS + BUDGET_SHARE * step as f64) {
             return None;
         }
         self.waiting.take()
@@ -82,8 +89,12 @@ impl Turns {
             turn.bytes = self.bytes.get(slot).copied().unwrap_or_default();
         }
         let total: f64 = self.bytes.values().sum();
-        let mut order: Vec<(u32, f64)> =
-            self.slots.iter().map(|(k, t)| (*k, t.bytes)).filter(|t| t.1 >= SHARE_MIN * total && in_loop(t.0)).collect();
+        let mut order: Vec<(u32, f64)> = self
+            .slots
+            .iter()
+            .map(|(k, t)| (*k, t.bytes))
+            .filter(|t| t.1 >= SHARE_MIN * total && in_loop(t.0))
+            .collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let open = |s: &u32| self.slots.get(s).is_some_and(|t| !t.learner.is_settled());
         self.current = self
@@ -128,13 +139,26 @@ impl Turns {
         let one = |(slot, turn): (&u32, &Turn)| {
             let bytes = self.bytes.get(slot).copied().unwrap_or_default();
             let because = if bytes < SHARE_MIN * total && turn.learner.in_use() == 0 {
-                format!("AUTO: {:.1} % of the communicator's bytes, too few to be seen in a step", 100.0 * bytes / total)
+                format!(
+                    "AUTO: {:.1} % of the communicator's bytes, too few to be seen in a step",
+                    100.0 * bytes / total
+                )
             } else {
                 turn.learner.because()
             };
             (*slot, turn.learner.in_use(), because)
         };
         self.slots.iter().map(one).collect()
+    }
+
+    /// The slot's plans confirm a choice that was made before.
+    pub fn is_fresh(&self, slot: u32) -> bool {
+        self.slots.get(&slot).is_some_and(|t| t.learner.is_fresh())
+    }
+
+    /// What comparing arms of a slot has cost so far, in steps.
+    pub fn spent_steps(&self, slot: u32) -> f64 {
+        self.slots.get(&slot).map_or(0.0, |t| t.learner.spent_steps())
     }
 
     /// See [`SlotLearner::fresh_gain`].
