@@ -86,18 +86,31 @@ pub struct Epoch {
     pub number: u64,
     /// The first call of the communicator, counted from 0, to which the epoch applies.
     pub from_call: u64,
+    /// The first call to which the epoch no longer applies: from it on every rank is at AUTO, unless a later epoch says otherwise. `u64::MAX`: the
+    /// epoch does not lapse.
+    pub until_call: u64,
+    /// The epoch only extends the one in force: ranks keep their arms and the counts of their runs.
+    pub renews: bool,
+    /// A number of calls: the members' digests after so many calls are compared.
+    pub check_at: u64,
     /// At most one plan per slot, ascending by slot.
     pub plans: Vec<SlotPlan>,
 }
 
 impl Epoch {
+    /// An epoch that never lapses.
+    pub fn new(number: u64, from_call: u64, plans: Vec<SlotPlan>) -> Self {
+        Epoch { number, from_call, until_call: u64::MAX, renews: false, check_at: 0, plans }
+    }
+
     /// The plan of a slot. O(log plans).
     pub fn plan(&self, slot: Slot) -> Option<&SlotPlan> {
         self.plans.binary_search_by_key(&slot, |p| p.slot).ok().and_then(|i| self.plans.get(i))
     }
 
     pub fn write(&self, w: &mut Writer) {
-        w.u64(self.number).u64(self.from_call).len(self.plans.len());
+        w.u64(self.number).u64(self.from_call).u64(self.until_call).u8(self.renews.into()).u64(self.check_at);
+        w.len(self.plans.len());
         for p in &self.plans {
             w.u8(p.slot.collective.number()).u8(p.slot.bucket).u32(arm_code(p.settled)).len(p.runs.len());
             for r in &p.runs {
@@ -109,7 +122,13 @@ impl Epoch {
     /// # Errors
     /// More than [`SLOT_PLANS_MAX`] plans or [`RUN_SLOTS_MAX`] plans with runs, plans out of order, or a value out of range.
     pub fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (number, from_call) = (r.u64()?, r.u64()?);
+        let (number, from_call, until_call) = (r.u64()?, r.u64()?, r.u64()?);
+        let renews = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed("neither a renewal nor none")),
+        };
+        let check_at = r.u64()?;
         let mut plans: Vec<SlotPlan> = Vec::new();
         for _ in 0..r.len(SLOT_PLANS_MAX, 10)? {
             let collective = Collective::tuned_of_number(r.u8()?.into()).ok_or(Malformed("unknown collective"))?;
@@ -135,7 +154,7 @@ impl Epoch {
         if plans.iter().filter(|p| !p.runs.is_empty()).count() > RUN_SLOTS_MAX {
             return Err(Malformed("more than 64 plans have runs"));
         }
-        Ok(Epoch { number, from_call, plans })
+        Ok(Epoch { number, from_call, until_call, renews, check_at, plans })
     }
 }
 

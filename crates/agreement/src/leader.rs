@@ -116,8 +116,7 @@ impl Leader {
         }
         self.farthest = self.farthest.max(begun_here);
         self.last_number += 1;
-        let epoch =
-            Arc::new(Epoch { number: self.last_number, from_call: self.aligned(self.farthest + self.ahead), plans });
+        let epoch = Arc::new(Epoch::new(self.last_number, self.aligned(self.farthest + self.ahead), plans));
         self.stage = Stage::Proposed { epoch: epoch.clone(), since_us: now_us };
         self.begin_stage(now_us, &mut send);
         Some(epoch)
@@ -162,7 +161,7 @@ impl Leader {
             ToLeader::Ack { epoch, begun } | ToLeader::Refuse { epoch, begun } | ToLeader::Confirm { epoch, begun } => {
                 (*epoch, *begun)
             }
-            ToLeader::Readings(_) | ToLeader::Stop => return,
+            _ => return,
         };
         if from >= self.answered.len() {
             return;

@@ -22,6 +22,7 @@
 
 #![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
 
+pub mod digest;
 pub mod epoch;
 pub mod launcher;
 pub mod leader;
@@ -30,9 +31,10 @@ pub mod message;
 pub mod roster;
 pub mod transport;
 
+pub use digest::CallDigest;
 pub use epoch::{ArmRun, Epoch, Slot, SlotPlan};
 pub use leader::Leader;
 pub use member::{CallAction, Member};
-pub use message::{RankReading, TimeSource, ToLeader, ToMember};
+pub use message::{RankReading, SlotView, TimeSource, ToLeader, ToMember};
 pub use roster::{Announcement, Disagreement, MemberId, ProcessId, Roster};
 pub use transport::{Endpoint, Rendezvous, TransportEvent};

@@ -52,6 +52,11 @@ impl Member {
         can_run: impl FnOnce(&Epoch) -> bool,
     ) -> Option<ToLeader> {
         match message {
+            ToMember::Ask(e) => Some(match can_run(e) {
+                true => ToLeader::Ready { epoch: e.number, begun, digest: None, slots: Vec::new() },
+                false => ToLeader::Refuse { epoch: e.number, begun },
+            }),
+            ToMember::Check { .. } => Some(ToLeader::Status { begun, digest: None }),
             ToMember::Propose(e) => self.on_proposal(e, begun, can_run),
             ToMember::Commit(n) => {
                 if let Some(e) = self.bound.take_if(|e| e.number == *n) {
@@ -115,7 +120,7 @@ mod tests {
     use super::*;
 
     fn epoch(number: u64, from_call: u64) -> Arc<Epoch> {
-        Arc::new(Epoch { number, from_call, plans: Vec::new() })
+        Arc::new(Epoch::new(number, from_call, Vec::new()))
     }
 
     #[test]

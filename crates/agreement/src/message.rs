@@ -1,7 +1,8 @@
 //! Messages between leader and members. Each may be lost, delayed or duplicated.
 
 use crate::Epoch;
-use crate::epoch::Slot;
+use crate::digest::CallDigest;
+use crate::epoch::{SLOT_PLANS_MAX, Slot};
 use std::sync::Arc;
 use tune::Collective;
 use wire::{Malformed, Reader, Writer};
@@ -14,17 +15,48 @@ pub const READINGS_MAX: usize = 4096;
 /// From the leader to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ToMember {
-    /// Asks the member to hold this epoch unless it has begun the epoch's first call.
+    /// Asks whether the member could run this epoch. Its first call is not known yet; the answer binds the member to nothing.
+    Ask(Arc<Epoch>),
+    /// Asks the member to hold this epoch unless it has begun the epoch's first call. Sent after all members have answered that they are ready.
     Propose(Arc<Epoch>),
     /// All members hold the epoch of this number: it applies from its first call.
     Commit(u64),
     /// The epoch of this number is void.
     Abort(u64),
+    /// Asks how far the member is, and for its digest after this number of calls.
+    Check { at: u64 },
 }
+
+/// A slot as one rank has seen it at AUTO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SlotView {
+    pub slot: Slot,
+    /// Bit set of the cost-table entries that were possible in all calls of the slot so far.
+    pub mask: u32,
+    /// The entry that AUTO chose, or [`NO_ENTRY`] if it chose several, or none is known.
+    pub auto: u8,
+}
+
+/// [`SlotView::auto`] of a slot in which AUTO has chosen several entries.
+pub const NO_ENTRY: u8 = u8::MAX;
 
 /// From a member to the leader.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToLeader {
+    /// The member can run the epoch it was asked about. Binds it to nothing.
+    Ready {
+        epoch: u64,
+        /// Calls that this member has begun.
+        begun: u64,
+        /// The member's digest after [`Epoch::check_at`] calls, if it has made and kept them.
+        digest: Option<CallDigest>,
+        /// The epoch's slots that this member has seen, ascending by slot.
+        slots: Vec<SlotView>,
+    },
+    /// The answer to [`ToMember::Check`].
+    Status { begun: u64, digest: Option<CallDigest> },
+    /// The member's communicator has ended: it makes no more calls.
+    Left,
     /// The member holds the proposal, has not begun its first call, and will wait there for the verdict.
     Ack {
         epoch: u64,
@@ -81,12 +113,16 @@ pub enum TimeSource {
 impl ToMember {
     pub fn write(&self, w: &mut Writer) {
         match self {
+            ToMember::Ask(e) => e.write(w.u8(3)),
             ToMember::Propose(e) => e.write(w.u8(0)),
             ToMember::Commit(n) => {
                 w.u8(1).u64(*n);
             }
             ToMember::Abort(n) => {
                 w.u8(2).u64(*n);
+            }
+            ToMember::Check { at } => {
+                w.u8(4).u64(*at);
             }
         }
     }
@@ -96,6 +132,8 @@ impl ToMember {
             0 => ToMember::Propose(Arc::new(Epoch::read(r)?)),
             1 => ToMember::Commit(r.u64()?),
             2 => ToMember::Abort(r.u64()?),
+            3 => ToMember::Ask(Arc::new(Epoch::read(r)?)),
+            4 => ToMember::Check { at: r.u64()? },
             _ => return Err(Malformed("unknown kind of message to a member")),
         })
     }
@@ -116,6 +154,19 @@ impl ToLeader {
                 w
             }
             ToLeader::Stop => w.u8(4),
+            ToLeader::Ready { epoch, begun, digest, slots } => {
+                write_digest(w.u8(5).u64(*epoch).u64(*begun), digest);
+                w.len(slots.len());
+                for s in slots {
+                    w.u8(s.slot.collective.number()).u8(s.slot.bucket).u32(s.mask).u8(s.auto);
+                }
+                w
+            }
+            ToLeader::Status { begun, digest } => {
+                write_digest(w.u8(6).u64(*begun), digest);
+                w
+            }
+            ToLeader::Left => w.u8(7),
         };
     }
 
@@ -125,10 +176,23 @@ impl ToLeader {
             let n = r.len(READINGS_MAX, 27)?;
             return (0..n).map(|_| reading(r)).collect::<Result<_, _>>().map(ToLeader::Readings);
         }
-        if kind == 4 {
-            return Ok(ToLeader::Stop);
+        match kind {
+            4 => return Ok(ToLeader::Stop),
+            6 => return Ok(ToLeader::Status { begun: r.u64()?, digest: read_digest(r)? }),
+            7 => return Ok(ToLeader::Left),
+            _ => {}
         }
         let (epoch, begun) = (r.u64()?, r.u64()?);
+        if kind == 5 {
+            let digest = read_digest(r)?;
+            let n = r.len(SLOT_PLANS_MAX, 7)?;
+            let view = |r: &mut Reader<'_>| Ok(SlotView { slot: slot(r)?, mask: r.u32()?, auto: r.u8()? });
+            let slots = (0..n).map(|_| view(r)).collect::<Result<Vec<_>, Malformed>>()?;
+            if slots.windows(2).any(|w| matches!(w, [a, b] if a.slot >= b.slot)) {
+                return Err(Malformed("the slots are not in order"));
+            }
+            return Ok(ToLeader::Ready { epoch, begun, digest, slots });
+        }
         Ok(match kind {
             0 => ToLeader::Ack { epoch, begun },
             1 => ToLeader::Refuse { epoch, begun },
@@ -138,13 +202,34 @@ impl ToLeader {
     }
 }
 
-fn reading(r: &mut Reader<'_>) -> Result<RankReading, Malformed> {
-    let epoch = r.u64()?;
+/// A flag, and if it is 1 the digest.
+fn write_digest(w: &mut Writer, digest: &Option<CallDigest>) {
+    match digest {
+        None => w.u8(0),
+        Some(d) => w.u8(1).u64(d.calls).u64(d.hash),
+    };
+}
+
+fn read_digest(r: &mut Reader<'_>) -> Result<Option<CallDigest>, Malformed> {
+    match r.u8()? {
+        0 => Ok(None),
+        1 => Ok(Some(CallDigest { calls: r.u64()?, hash: r.u64()? })),
+        _ => Err(Malformed("neither a digest nor none")),
+    }
+}
+
+fn slot(r: &mut Reader<'_>) -> Result<Slot, Malformed> {
     let collective = Collective::tuned_of_number(r.u8()?.into()).ok_or(Malformed("unknown collective"))?;
     let bucket = r.u8()?;
     if usize::from(bucket) >= crate::epoch::BUCKETS {
         return Err(Malformed("the size bucket is above 63"));
     }
+    Ok(Slot { collective, bucket })
+}
+
+fn reading(r: &mut Reader<'_>) -> Result<RankReading, Malformed> {
+    let epoch = r.u64()?;
+    let slot = slot(r)?;
     let k = r.u64()?;
     let source = match r.u8()? {
         0 => TimeSource::Step,
@@ -155,7 +240,7 @@ fn reading(r: &mut Reader<'_>) -> Result<RankReading, Malformed> {
         _ => return Err(Malformed("unknown source of a time")),
     };
     let time_us = r.f64()?;
-    Ok(RankReading { epoch, slot: Slot { collective, bucket }, k, source, time_us })
+    Ok(RankReading { epoch, slot, k, source, time_us })
 }
 
 #[cfg(test)]
@@ -170,18 +255,23 @@ mod tests {
         let run = (arm.clone(), 1u32..1000).prop_map(|(arm, calls)| ArmRun { arm, calls });
         let key = ((0usize..5, 0u8..64), (proptest::collection::vec(run, 0..5), arm));
         let keys = proptest::collection::btree_map(key.0, key.1, 0..10);
-        (any::<u64>(), any::<u64>(), keys).prop_map(|(number, from_call, keys)| Epoch {
-            number,
-            from_call,
-            plans: keys
-                .into_iter()
-                .map(|((c, bucket), (runs, settled))| SlotPlan {
-                    slot: Slot { collective: Collective::tuned_of_number(c).unwrap(), bucket },
-                    runs,
-                    settled,
-                })
-                .collect(),
-        })
+        (any::<[u64; 4]>(), any::<bool>(), keys).prop_map(
+            |([number, from_call, until_call, check_at], renews, keys)| Epoch {
+                number,
+                from_call,
+                until_call,
+                renews,
+                check_at,
+                plans: keys
+                    .into_iter()
+                    .map(|((c, bucket), (runs, settled))| SlotPlan {
+                        slot: Slot { collective: Collective::tuned_of_number(c).unwrap(), bucket },
+                        runs,
+                        settled,
+                    })
+                    .collect(),
+            },
+        )
     }
 
     proptest! {
@@ -202,13 +292,17 @@ mod tests {
         }
 
         #[test]
-        fn messages_of_members_survive_encoding(kind in 0u8..5, epoch: u64, begun: u64, k: u64, time_us in 0.0f64..1e9) {
+        fn messages_of_members_survive_encoding(kind in 0u8..8, epoch: u64, begun: u64, k: u64, time_us in 0.0f64..1e9, mask: u32, kept: bool) {
+            let digest = kept.then_some(CallDigest { calls: k, hash: epoch });
             let slot = Slot { collective: Collective::AllReduce, bucket: 20 };
             let message = match kind {
                 0 => ToLeader::Ack { epoch, begun },
                 1 => ToLeader::Refuse { epoch, begun },
                 2 => ToLeader::Confirm { epoch, begun },
                 3 => ToLeader::Stop,
+                4 => ToLeader::Left,
+                5 => ToLeader::Status { begun, digest },
+                6 => ToLeader::Ready { epoch, begun, digest, slots: vec![SlotView { slot, mask, auto: 3 }] },
                 _ => ToLeader::Readings(vec![RankReading { epoch, slot, k, source: TimeSource::Kernel, time_us }; 3]),
             };
             let mut w = Writer::default();

@@ -82,8 +82,9 @@ pub struct Roster {
 /// Why a communicator has no roster and stays at AUTO.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Disagreement {
-    /// Ranks have different settings (mode, policy, profile or plugin version).
-    Settings,
+    /// Ranks have different settings (mode, policy, profile or plugin version). `differ`: the bits of [`Announcement::settings`] that are not the
+    /// same on all ranks.
+    Settings { differ: u64 },
     /// Ranks announced different sizes, or more ranks announced than the size.
     Size,
     /// A rank announced twice, or only some ranks know their number.
@@ -93,7 +94,7 @@ pub enum Disagreement {
 impl std::fmt::Display for Disagreement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Disagreement::Settings => {
+            Disagreement::Settings { .. } => {
                 "the ranks have different settings; give every rank the same LINKWISE_* variables, settings file and plugin"
             }
             Disagreement::Size => {
@@ -114,8 +115,9 @@ pub fn assemble(all: &[Announcement]) -> Option<Result<Roster, Disagreement>> {
     if all.len() < first.size as usize {
         return None;
     }
-    if all.iter().any(|a| a.settings != first.settings) {
-        return Some(Err(Disagreement::Settings));
+    let differ = all.iter().fold(0, |d, a| d | (a.settings ^ first.settings));
+    if differ != 0 {
+        return Some(Err(Disagreement::Settings { differ }));
     }
     let mut members: Vec<MemberId> =
         all.iter().map(|a| MemberId { rank: a.rank, process: a.process, ordinal: a.ordinal }).collect();

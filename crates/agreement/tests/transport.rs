@@ -161,7 +161,7 @@ fn different_settings_are_reported_to_every_process() {
     }
     let events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
     for got in events {
-        assert_eq!(got, [TransportEvent::Disagreed { comm: 1, reason: Disagreement::Settings }]);
+        assert_eq!(got, [TransportEvent::Disagreed { comm: 1, reason: Disagreement::Settings { differ: 1 } }]);
     }
 }
 

@@ -248,6 +248,12 @@ static int launch(int call, const char *name, size_t bytes, int graph) {
 // a pause before every call, in place of a job's computation.
 static volatile int *reached; // by rank: calls begun
 static int meet_every, late_ms, pause_us;
+// LINKWISE_EMU_SIMULATE=call:times makes this rank simulate a call that often before the call, as a planner does on one rank.
+static int simulated_call = -1, simulations;
+static void prepare_simulations(void) {
+  const char *text = getenv("LINKWISE_EMU_SIMULATE");
+  if (text && sscanf(text, "%d:%d", &simulated_call, &simulations) != 2) simulated_call = -1;
+}
 static int prepare_meeting(const char *id_file) {
   const char *every = getenv("LINKWISE_EMU_IN_STEP_EVERY"), *late = getenv("LINKWISE_EMU_LATE_MS"), *pause_text = getenv("LINKWISE_EMU_PAUSE_US");
   late_ms = late ? atoi(late) : 0;
@@ -295,7 +301,8 @@ static int run_plan(const char *path, const char *mode, int version) {
     if (sscanf(line + (graph ? 6 : 0), "%31s %llu", name, &requested) != 2) { bad = 1; break; }
     size_t bytes = whole_bytes(name, requested);
     printf("@linkwise call %d %s %zu %llu %s\n", call, name, bytes, requested, graph ? "graph" : "plain");
-    if (!graph && strcmp(mode, "launch")) bad = simulate(call, name, bytes, version);
+    for (int k = 0; call == simulated_call && k < simulations && !bad; k++) bad = simulate(call, name, bytes, version);
+    if (!bad && !graph && strcmp(mode, "launch")) bad = simulate(call, name, bytes, version);
     if (!bad && strcmp(mode, "simulate")) bad = launch(call, name, bytes, graph);
   }
   printf("@linkwise called %.6f\n", now() - begin);
@@ -363,6 +370,7 @@ int main(int argc, char **argv) {
       return EXIT_NO_EMULATION;
     }
   }
+  prepare_simulations();
   bad = prepare_meeting(argv[6]) || run_plan(argv[7], argv[8], version);
   if (bad) return EXIT_NCCL;
   start();

@@ -73,6 +73,8 @@ pub struct BenchSpec {
     /// Variables for NCCL (`NCCL_ALGO`, ...) on every node. They override the bench's own variables, except the
     /// variables that the bench needs.
     pub env: Vec<(String, String)>,
+    /// With one process per rank: variables for NCCL of one rank, which override `env`, as a host's own `/etc/nccl.conf` does.
+    pub env_of_rank: Vec<(u32, String, String)>,
     /// The calls, in order.
     pub calls: Vec<PlannedCall>,
     /// The parts of a call to run.
@@ -89,6 +91,9 @@ pub struct BenchSpec {
     pub process_per_rank: bool,
     /// With one process per rank: the rank that delays its calls, and the delay.
     pub late: Option<(u32, Duration)>,
+    /// With one process per rank: a rank, the index of a call, and how often the rank simulates that call (`ncclGroupSimulateEnd`) before it makes
+    /// the call. The other ranks only make the call.
+    pub simulates: Option<(u32, usize, u32)>,
     /// With one process per rank: number of calls after which all processes synchronise, like kernels that wait for
     /// each other. 0: never.
     pub in_step_every: u32,
@@ -108,6 +113,7 @@ impl BenchSpec {
             nodes,
             version,
             env: Vec::new(),
+            env_of_rank: Vec::new(),
             calls: Vec::new(),
             mode: CallMode::default(),
             tuner_plugin: None,
@@ -116,6 +122,7 @@ impl BenchSpec {
             plugin_env_of_rank: Vec::new(),
             process_per_rank: false,
             late: None,
+            simulates: None,
             in_step_every: 0,
             pause: Duration::ZERO,
             in_group: 1,
@@ -207,7 +214,8 @@ impl BenchSpec {
 
     /// The names of the settings for NCCL and for the plugins.
     fn check_settings(&self) -> Result<(), String> {
-        for (name, value) in &self.env {
+        let of_ranks = self.env_of_rank.iter().map(|(_, name, value)| (name, value));
+        for (name, value) in self.env.iter().map(|(name, value)| (name, value)).chain(of_ranks) {
             let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
             if !name.starts_with("NCCL_") || name.len() > 64 || !name.chars().all(word) || value.contains('\0') {
                 return Err(format!("`{name}` is not a setting of NCCL; the name must begin with NCCL_"));

@@ -17,13 +17,14 @@ fn comms(n: usize) -> Vec<Comm> {
     let make = |i: usize| {
         let who = Identity { id: i as u64, ordinal: 0, rank: 0, ranks: 8, nodes: 1 };
         let comm = Comm::new(who, Role::Tune, RING_RECORDS);
+        (0..2).for_each(|_| comm.note_entries(Slot::of(Collective::AllReduce, BYTES), 0b11_1111, 3)); // seen at AUTO
         let arm = Arm::new(Algorithm::Tree, Protocol::Ll128);
         let plan = SlotPlan {
             slot: Slot::of(Collective::AllReduce, BYTES),
             runs: vec![ArmRun { arm, calls: 1 << 30 }],
             settled: arm,
         };
-        comm.on_message(&ToMember::Propose(Arc::new(Epoch { number: 1, from_call: 0, plans: vec![plan] })));
+        comm.on_message(&ToMember::Propose(Arc::new(Epoch::new(1, 0, vec![plan]))));
         comm.on_message(&ToMember::Commit(1));
         comm
     };

@@ -6,18 +6,24 @@
 //!
 //! On NCCL releases without communicator identifiers the whole job agrees instead ([`crate::job`]): communicators follow the job's member, each at
 //! its own call with the agreed number.
+//!
+//! A call is a question that NCCL launches. Some questions concern a group that is only simulated ([`provisional`]): their numbers are taken back.
 
 mod agree;
 mod decision;
+mod digest;
+mod provisional;
 mod runs;
 
 pub use decision::CallDecision;
 
 use crate::cost_table::{CostTable, Survey};
 use agreement::epoch::{RUN_SLOTS_MAX, SLOT_PLANS_MAX, arm_code, arm_of_code};
-use agreement::{CallAction, Epoch, Member, Slot, SlotPlan};
-use decision::GROUP_MAX;
+use agreement::message::NO_ENTRY;
+use agreement::{CallAction, Epoch, Member, Slot, SlotPlan, SlotView};
+use digest::Digest;
 use runs::RunCell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -39,8 +45,8 @@ const ARM_FLAG: u32 = 1 << 30;
 #[derive(Debug, Default)]
 struct BoundaryState {
     member: Member,
-    /// By slot: the cost-table entries that were possible in all its calls.
-    masks: Vec<(Slot, u32)>,
+    /// What this rank has seen of each slot, ascending by slot, and in how many calls.
+    views: Vec<(SlotView, u64)>,
     /// The longest wait for a verdict, and the number of waits.
     waited: Duration,
     waits: u64,
@@ -48,6 +54,26 @@ struct BoundaryState {
     waiting: u32,
     /// The communicator has ended: calls no longer wait.
     ended: bool,
+    /// The epoch in force, installed or about to be.
+    in_force: Option<Arc<Epoch>>,
+    /// Committed epochs that were installed in a group which turned out to be simulated: they apply again from their first call.
+    again: VecDeque<Arc<Epoch>>,
+    /// What the open group changed, if it crossed a boundary.
+    undo: Option<provisional::Undo>,
+}
+
+impl BoundaryState {
+    /// The next call at which the arms may change.
+    fn boundary(&self) -> u64 {
+        self.again.front().map_or(u64::MAX, |e| e.from_call).min(self.member.boundary())
+    }
+
+    fn action_at(&mut self, call: u64) -> CallAction {
+        match self.again.front() {
+            Some(e) if call >= e.from_call => self.again.pop_front().map_or(CallAction::Proceed, CallAction::Switch),
+            _ => self.member.action_at(call),
+        }
+    }
 }
 
 /// One call as NCCL asks about it.
@@ -103,9 +129,17 @@ pub struct Comm {
     timed: AtomicBool,
     /// The next calls are captured into a CUDA graph.
     captured: AtomicBool,
+    /// NCCL reports groups and launches, so that the numbers of a group are provisional until its launch.
+    tells_launches: AtomicBool,
+    /// NCCL has launched the group of the last questions.
+    launched: AtomicBool,
     /// The outermost group of the next calls, 0 if NCCL does not report groups; and its start in ns since `born`.
-    group: AtomicU32,
+    group: AtomicU64,
     group_ns: AtomicU64,
+    /// The group of the last questions, and `begun` before them.
+    asked_group: AtomicU64,
+    begun_before: AtomicU64,
+    digest: Digest,
     slots: Box<[AtomicU32]>,
     cells: Box<[RunCell]>,
     ring: Ring,
@@ -120,6 +154,8 @@ pub struct Comm {
     /// In [`Role::Follow`]: the plans used while the job's epoch has any plan.
     table: Vec<SlotPlan>,
     born: Instant,
+    /// Why the rank only observes although the mode changes arms.
+    stays_at_auto: Option<String>,
     /// NCCL's identifier of the communicator; on releases without one, a hash of its shape.
     pub id: u64,
     /// Index of this rank among those that its process has in the communicator.
@@ -152,8 +188,13 @@ impl Comm {
             records: records > 0,
             timed: AtomicBool::new(false),
             captured: AtomicBool::new(false),
-            group: AtomicU32::new(0),
+            tells_launches: AtomicBool::new(false),
+            launched: AtomicBool::new(true),
+            group: AtomicU64::new(0),
             group_ns: AtomicU64::new(0),
+            asked_group: AtomicU64::new(0),
+            begun_before: AtomicU64::new(0),
+            digest: Digest::default(),
             slots: (0..SLOT_PLANS_MAX).map(|_| AtomicU32::new(0)).collect(),
             cells: (0..RUN_SLOTS_MAX).map(|_| RunCell::default()).collect(),
             ring: Ring::new(records),
@@ -164,6 +205,7 @@ impl Comm {
             followers: Mutex::default(),
             table: Vec::new(),
             born: Instant::now(),
+            stays_at_auto: None,
             id: who.id,
             ordinal: who.ordinal,
             rank: who.rank,
@@ -176,6 +218,16 @@ impl Comm {
     pub fn with_table(mut self, table: Vec<SlotPlan>) -> Self {
         self.table = table;
         self
+    }
+
+    /// Sets why the rank only observes although the mode changes arms.
+    pub fn with_reason(mut self, why: Option<String>) -> Self {
+        self.stays_at_auto = why;
+        self
+    }
+
+    pub fn stays_at_auto(&self) -> Option<&str> {
+        self.stays_at_auto.as_deref()
     }
 
     pub fn role(&self) -> Role {
@@ -205,18 +257,9 @@ impl Comm {
         }
     }
 
-    /// NCCL reports that the next calls belong to this outermost group of the process. A new number begins a group.
-    pub fn set_group(&self, number: u64) {
-        let group = (number % u64::from(GROUP_MAX)) as u32 + 1;
-        if self.group.swap(group, Ordering::Relaxed) != group && self.timed.load(Ordering::Relaxed) {
-            self.group_ns.store(self.now_ns(), Ordering::Relaxed);
-        }
-    }
-
-    /// NCCL reports that the group of the last calls is being launched: the next calls belong to another group.
-    pub fn end_group(&self) {
-        let group = self.group.load(Ordering::Relaxed) % GROUP_MAX + 1;
-        self.group.store(group, Ordering::Relaxed);
+    /// NCCL has launched the collective of this number, and reports that before the next question.
+    pub fn on_collective(&self, sequence: u64) {
+        self.digest.set_sequence(sequence);
     }
 
     /// NCCL reports whether the next calls are captured into a CUDA graph.
@@ -281,19 +324,27 @@ impl Comm {
                 epoch: self.epoch.load(Ordering::Relaxed),
                 k: r.k.unwrap_or(0),
                 at_ns: self.at_ns(),
-                group: self.group.load(Ordering::Relaxed),
+                group: decision::wrapped_group(self.group.load(Ordering::Relaxed)),
             };
-            self.ring.push(&decision.pack());
+            self.ring.stage(&decision.pack());
+            if !self.is_provisional() {
+                self.ring.publish();
+            }
         }
     }
 
     #[inline]
     fn next_arm(&self, slot: Slot, log: impl Fn(&str)) -> (u64, Arm, Option<u64>, bool) {
+        let provisional = self.is_provisional();
+        if provisional {
+            self.enter_group();
+        }
         // SeqCst, paired with `on_message`: either the proposal sees this call as begun, or this call sees the proposal's boundary.
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
         if number >= self.boundary.load(Ordering::SeqCst) {
             crate::overhead::boundary(|| self.cross_boundary(number, log));
         }
+        self.digest.add(number, slot, provisional);
         let captured = self.captured.load(Ordering::Relaxed);
         let value = self.slots.get(slot.index()).map_or(0, |s| s.load(Ordering::Relaxed));
         if value & RUNS_FLAG == 0 {
@@ -307,7 +358,7 @@ impl Comm {
         if captured {
             return (number, cell.settled(), None, true); // a captured call is replayed many times: it does not explore and is not counted
         }
-        let (arm, k) = cell.next_call();
+        let (arm, k) = cell.next_call(self.asked_group.load(Ordering::Relaxed));
         (number, arm, Some(k), false)
     }
 
@@ -318,9 +369,13 @@ impl Comm {
         let mut since: Option<Instant> = None;
         let mut said = false;
         loop {
-            match boundary_state.member.action_at(number) {
+            match boundary_state.action_at(number) {
                 CallAction::Proceed => break,
-                CallAction::Switch(epoch) => self.install(&epoch),
+                CallAction::Switch(epoch) => {
+                    self.remember_before_switch(&mut boundary_state, &epoch);
+                    self.install(Some(&epoch));
+                    boundary_state.in_force = Some(epoch);
+                }
                 CallAction::Wait if boundary_state.ended => break,
                 CallAction::Wait => {
                     let begin = *since.get_or_insert_with(Instant::now);
@@ -346,18 +401,20 @@ impl Comm {
             boundary_state.waited = boundary_state.waited.max(begin.elapsed());
             boundary_state.waits += 1;
         }
-        self.boundary.store(boundary_state.member.boundary(), Ordering::SeqCst);
+        self.boundary.store(boundary_state.boundary(), Ordering::SeqCst);
         if boundary_state.ended {
             self.verdict.notify_all();
         }
     }
 
-    fn install(&self, epoch: &Epoch) {
+    /// Puts an epoch in force; `None`: AUTO, as before the first one.
+    fn install(&self, epoch: Option<&Epoch>) {
         for s in &self.slots {
             s.store(0, Ordering::Relaxed);
         }
         let mut cells = self.cells.iter().enumerate();
-        let plans = if self.role == Role::Follow && !epoch.plans.is_empty() { &self.table } else { &epoch.plans };
+        let agreed = epoch.map_or(&[][..], |e| &e.plans);
+        let plans = if self.role == Role::Follow && !agreed.is_empty() { &self.table } else { agreed };
         for plan in plans {
             let value = match plan.runs.is_empty() {
                 true if plan.settled.is_auto() => 0,
@@ -374,15 +431,22 @@ impl Comm {
                 s.store(value, Ordering::Relaxed);
             }
         }
-        self.epoch.store(epoch.number, Ordering::Relaxed);
+        self.epoch.store(epoch.map_or(0, |e| e.number), Ordering::Relaxed);
     }
 
-    /// Records which cost-table entries a call of the slot had.
-    pub fn note_entries(&self, slot: Slot, mask: u32) {
+    /// Records which cost-table entries a call of the slot had, and which of them AUTO takes.
+    pub fn note_entries(&self, slot: Slot, mask: u32, auto: u8) {
         let mut boundary_state = self.boundary_state();
-        match boundary_state.masks.iter().position(|(s, _)| *s == slot) {
-            Some(i) => boundary_state.masks[i].1 &= mask,
-            None => boundary_state.masks.push((slot, mask)), // at most one per slot: 320
+        let views = &mut boundary_state.views; // at most one per slot: 320
+        match views.binary_search_by_key(&slot, |(v, _)| v.slot) {
+            Ok(i) => {
+                if let Some((view, calls)) = views.get_mut(i) {
+                    view.mask &= mask;
+                    view.auto = if view.auto == auto { auto } else { NO_ENTRY };
+                    *calls += 1;
+                }
+            }
+            Err(i) => views.insert(i, (SlotView { slot, mask, auto }, 1)),
         }
     }
 

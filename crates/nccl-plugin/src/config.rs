@@ -1,14 +1,18 @@
 //! Settings: `LINKWISE_*` variables and one file, `LINKWISE_CONFIG`. Variables override the file. An error turns the
 //! plugin off and logs one line that names the variable or the line of the file.
 
+use crate::alike::{self, NcclSettings};
+use crate::canary::Canary;
 use crate::launcher;
 use crate::profile::Profile;
 use crate::rewards::Script;
 use agreement::Rendezvous;
 use agreement::launcher::{JobProcess, attempt, is_on_one_host, job, process};
 use agreement::transport::IntraNodeTransport;
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Largest settings file, table or script, bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -57,8 +61,17 @@ pub struct Config {
     pub explore_all: bool,
     /// `LINKWISE_GRAPHS=none`: the program captures no CUDA graphs, so mode adaptive may run on releases that do not report captures.
     pub no_graphs: bool,
-    /// `LINKWISE_KERNEL_TIMES`: whether to request GPU times from NCCL. Default: on releases where this is known to be stable.
-    pub kernel_times: Option<bool>,
+    /// `LINKWISE_SIMULATED_GROUPS=none`: the program never calls `ncclGroupSimulateEnd`, so arms may change on releases that do not tell simulated
+    /// groups from launched ones.
+    pub no_simulated_groups: bool,
+    /// `LINKWISE_JOB=closed`: no communicator has a process outside of the job that the launcher knows.
+    pub closed_job: bool,
+    /// `LINKWISE_CANARY`: the only communicators that may leave AUTO.
+    pub canary: Option<Canary>,
+    /// `LINKWISE_KERNEL_TIMES`: whether to request GPU times from NCCL.
+    pub kernel_times: KernelTimes,
+    /// NCCL's settings that change cost tables.
+    pub nccl: NcclSettings,
     /// `LINKWISE_REWARD`: the time that judges an arm.
     pub reward: Reward,
     /// `LINKWISE_EPOCH_CALLS`: calls of a slot per epoch.
@@ -67,6 +80,17 @@ pub struct Config {
     pub intra_node_transport: IntraNodeTransport,
     /// Read only with `LINKWISE_TEST=1`.
     pub test: TestOptions,
+}
+
+/// `LINKWISE_KERNEL_TIMES`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KernelTimes {
+    /// 0.
+    Off,
+    /// 1: unless the release is known to crash with them.
+    On,
+    /// `force`: on every release.
+    Force,
 }
 
 /// The time that judges an arm.
@@ -91,6 +115,8 @@ pub struct TestOptions {
     pub alone: bool,
     /// `LINKWISE_TEST_PANIC=1`: every entry point panics.
     pub panic: bool,
+    /// `LINKWISE_TEST_UNLIKE=1`: NCCL's settings are not compared, as if the ranks' cost tables differed for another reason.
+    pub unlike: bool,
 }
 
 /// A setting that is wrong.
@@ -109,7 +135,7 @@ impl std::fmt::Display for ConfigError {
 }
 
 /// Names of settings in the file; the variable of `key` is `LINKWISE_KEY`.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 19] = [
     "mode",
     "policy",
     "profile",
@@ -123,6 +149,9 @@ const KEYS: [&str; 16] = [
     "stop_file",
     "explore",
     "graphs",
+    "simulated_groups",
+    "job",
+    "canary",
     "kernel_times",
     "epoch_calls",
     "reward",
@@ -133,7 +162,7 @@ const FORMER_KEYS: [(&str, &str); 2] = [("rendezvous", "meeting"), ("intra_node_
 const RENDEZVOUS_FALLBACK: [&str; 2] = ["LINKWISE_RENDEZVOUS_FALLBACK", "LINKWISE_MEETING_ELSE"];
 const EPOCH_CALLS: &str = "a number of calls, 1 to 65536";
 /// Settings of tests only.
-const TEST_KEYS: [&str; 4] = ["test", "test_rewards", "test_alone", "test_panic"];
+const TEST_KEYS: [&str; 5] = ["test", "test_rewards", "test_alone", "test_panic", "test_unlike"];
 
 /// The value of a setting and where it was found: a variable, or file:line.
 type Setting = (String, String);
@@ -294,6 +323,16 @@ impl<'a> Sources<'a> {
         })
     }
 
+    /// GPU times that judge arms must be asked for.
+    fn kernel_times(&self) -> Result<KernelTimes, ConfigError> {
+        Ok(match self.word("kernel_times", &["0", "1", "force"])? {
+            Some(1) => KernelTimes::On,
+            Some(2) => KernelTimes::Force,
+            None if self.reward()? == Reward::Kernel => KernelTimes::On,
+            _ => KernelTimes::Off,
+        })
+    }
+
     fn intra_node_transport(&self) -> Result<IntraNodeTransport, ConfigError> {
         Ok(match self.word("intra_node_transport", &["socket", "memory"])? {
             Some(1) => IntraNodeTransport::SharedMemory,
@@ -309,6 +348,7 @@ impl<'a> Sources<'a> {
             rewards: self.parsed_file("test_rewards", Script::parse)?,
             alone: self.is_one("test_alone")?,
             panic: self.is_one("test_panic")?,
+            unlike: self.is_one("test_unlike")?,
         })
     }
 }
@@ -340,7 +380,11 @@ impl Config {
             stop_file: from.path("stop_file"),
             explore_all: from.word("explore", &["connected", "all"])? == Some(1),
             no_graphs: from.word("graphs", &["told", "none"])? == Some(1),
-            kernel_times: from.word("kernel_times", &["0", "1"])?.map(|v| v == 1),
+            no_simulated_groups: from.word("simulated_groups", &["told", "none"])? == Some(1),
+            closed_job: from.word("job", &["open", "closed"])? == Some(1),
+            canary: from.parsed("canary", |_, e| e)?,
+            kernel_times: from.kernel_times()?,
+            nccl: NcclSettings::read(&env),
             reward: from.reward()?,
             epoch_calls: from.epoch_calls()?,
             intra_node_transport: from.intra_node_transport()?,
@@ -348,8 +392,8 @@ impl Config {
         })
     }
 
-    /// Hash of all settings that must be the same on every rank.
-    pub fn common(&self) -> u64 {
+    /// Identifies everything that must be the same on every rank; [`alike::differing`] names what differs. `release`: NCCL's.
+    pub fn common(&self, release: Option<u32>) -> u64 {
         let profile = self.profile.as_ref().map_or(0, |p| p.hash);
         let text = format!(
             "{} {:?} {} {profile:x} {} {} {:?}",
@@ -360,7 +404,8 @@ impl Config {
             self.epoch_calls,
             self.reward
         );
-        wire::bytes::hash(text.as_bytes())
+        let nccl = if self.test.unlike { &NcclSettings::default() } else { &self.nccl };
+        alike::pack(wire::bytes::hash(text.as_bytes()), release, nccl)
     }
 }
 
@@ -389,13 +434,46 @@ fn settings(path: &str, text: &str) -> Result<Vec<(String, Setting)>, ConfigErro
     Ok(all)
 }
 
-/// Reads a file of at most [`FILE_BYTES_MAX`] bytes.
+/// Longest time for all files of the settings. A file system that hangs turns the plugin off.
+pub const READ_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Reads a regular file of at most [`FILE_BYTES_MAX`] bytes before `deadline`, on a thread of its own: the file system may hang.
+pub fn read_file_until(path: &Path, deadline: Instant) -> Result<String, String> {
+    let (path, (done, result)) = (path.to_owned(), std::sync::mpsc::channel());
+    let thread = std::thread::Builder::new().name("linkwise-files".into());
+    let reader = crate::abi::without_signals(|| thread.spawn(move || _ = done.send(read_file(&path))));
+    let reader = reader.map_err(|e| format!("cannot start a thread to read it: {e}"))?;
+    match result.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(read) => {
+            let _ = reader.join();
+            read
+        }
+        Err(_) => {
+            crate::abi::nccl::keep_this_library(); // the thread goes on when its file system does
+            Err(format!("could not be read within {} s: does its file system hang?", READ_TIME_MAX.as_secs()))
+        }
+    }
+}
+
+/// Reads a regular file of at most [`FILE_BYTES_MAX`] bytes. Opening a FIFO or a device does not wait.
 pub fn read_file(path: &Path) -> Result<String, String> {
+    use rustix::fs::{Mode as Permissions, OFlags};
     use std::io::Read;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Permissions::empty()).map_err(|e| e.to_string())?);
+    if !file.metadata().map_err(|e| e.to_string())?.is_file() {
+        return Err("not a regular file".into());
+    }
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
     if text.len() as u64 > FILE_BYTES_MAX { Err(format!("more than {FILE_BYTES_MAX} bytes")) } else { Ok(text) }
+}
+
+/// The first `LINKWISE_*` variable whose value is not UTF-8.
+pub fn not_text(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Option<ConfigError> {
+    let ours = vars.into_iter().filter(|(name, _)| name.to_string_lossy().starts_with("LINKWISE_"));
+    let wrong = ours.filter(|(_, value)| value.to_str().is_none()).map(|(name, _)| name).min()?;
+    Some(ConfigError::new(wrong.to_string_lossy(), "its value is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -432,6 +510,10 @@ mod tests {
             ("epoch_calls = many\n", "/x:1", "not a number of calls"),
             ("epoch_calls = 0\n", "/x:1", "`0` is not a number of calls"),
             ("graphs = some\n", "/x:1", "none of told, none"),
+            ("simulated_groups = some\n", "/x:1", "none of told, none"),
+            ("job = shut\n", "/x:1", "none of open, closed"),
+            ("canary = 8\n", "/x:1", "not a canary"),
+            ("kernel_times = 2\n", "/x:1", "none of 0, 1, force"),
             ("process = 8/8\n", "/x:1", "not a rank in a job"),
             ("policy = magic\n", "/x:1", "there is no policy `magic`; there are "),
             ("mode = profile\n", "LINKWISE_MODE", "needs LINKWISE_PROFILE"),
@@ -466,6 +548,20 @@ mod tests {
         assert_eq!(fallback.rendezvous, Some(Rendezvous::Local("x".into())));
         let wrong = load(&[("LINKWISE_MEETING", "x")], "").unwrap_err();
         assert_eq!(wrong.place, "LINKWISE_MEETING");
+    }
+
+    #[test]
+    fn a_value_that_is_no_text_is_an_error_and_a_fifo_is_no_file() {
+        use std::os::unix::ffi::OsStringExt;
+        let var = |name: &str, value: &[u8]| (OsString::from(name), OsString::from_vec(value.to_vec()));
+        assert_eq!(not_text([var("LINKWISE_MODE", b"off"), var("OTHER", b"\xff")]), None);
+        let e = not_text([var("LINKWISE_MODE", b"observe\xff")]).unwrap();
+        assert_eq!(e.to_string(), "LINKWISE_MODE: its value is not UTF-8");
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        assert_eq!(read_file(&fifo), Err("not a regular file".into()));
+        assert_eq!(read_file(folder.path()), Err("not a regular file".into()));
     }
 
     #[test]

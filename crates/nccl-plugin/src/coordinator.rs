@@ -5,6 +5,7 @@
 //! proposal must be committed before its plans count. What is tried, and when, is decided by [`tune::steps`].
 
 use crate::rewards::{Reduced, Reduction};
+use crate::views::{Asking, can_use};
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
 use agreement::{ArmRun, Leader, RankReading, Slot, SlotPlan, TimeSource, ToLeader, ToMember};
 use std::collections::BTreeMap;
@@ -77,6 +78,7 @@ pub struct EpochCoordinator {
     learned: Vec<LearnedTime>,
     /// What was last said about the loop.
     said: String,
+    asking: Asking,
 }
 
 /// The time of a step or a call, reduced over all ranks.
@@ -133,12 +135,20 @@ impl EpochCoordinator {
             left: false,
             learned: Vec::new(),
             said: String::new(),
+            asking: Asking::new(members),
         }
     }
 
     /// The leader's own rank has made a call.
     pub fn on_call(&mut self, d: &crate::comm::CallDecision, now_us: u64) {
         let slot = d.slot();
+        let concerns = match &self.mode {
+            CoordinatorMode::Fixed(table) => table.iter().any(|p| p.slot == slot),
+            CoordinatorMode::Learn { .. } => true,
+        };
+        if concerns {
+            self.asking.on_call(slot, d.mask, d.auto);
+        }
         if let Some((a, _)) = crate::cost_table::entry(d.auto) {
             self.connected |= 1 << a as u8;
         }
@@ -163,6 +173,14 @@ impl EpochCoordinator {
         match message {
             ToLeader::Readings(all) => all.iter().for_each(|s| self.on_reading(from, s)),
             ToLeader::Stop => self.stopped = true,
+            ToLeader::Ready { slots, .. } => {
+                for view in slots {
+                    if self.asking.views.add(from, view) {
+                        self.drop_impossible(view.slot);
+                    }
+                }
+                self.leader.on_message(from, message, now_us, |to, m| out.push((to, m)));
+            }
             m => self.leader.on_message(from, m, now_us, |to, m| out.push((to, m))),
         }
         self.apply_outcome();
@@ -172,6 +190,7 @@ impl EpochCoordinator {
         let Some(ended) = self.leader.take_ended() else { return };
         let Some(plans) = self.pending.take() else { return };
         if !ended.committed {
+            self.asking.ask_again(ended.epoch.plans.iter().map(|plan| plan.slot));
             self.tuner.voided();
             return;
         }
@@ -241,16 +260,20 @@ impl EpochCoordinator {
         if !self.leader.is_idle() || self.left {
             return;
         }
+        if let Some(question) = self.asking.due(now_us).filter(|_| !self.stopped) {
+            out.extend((0..self.members).map(|to| (to, question.clone())));
+        }
         let plans = if self.stopped {
             if self.stop_epoch == Some(self.in_force) {
                 return; // AUTO is in force for the rest of the job
             }
             Vec::new()
-        } else if let CoordinatorMode::Fixed(plans) = &self.mode {
-            if self.in_force > 0 {
+        } else if let CoordinatorMode::Fixed(table) = &self.mode {
+            let usable = self.asking.views.usable(table);
+            if usable == self.plans {
                 return;
             }
-            plans.clone()
+            usable
         } else {
             self.fall_back_on_gpu_times();
             self.add_slots();
@@ -274,7 +297,17 @@ impl EpochCoordinator {
         }
     }
 
-    /// Adds the slots with enough calls to the tuner; all of them after a change of the loop's rhythm.
+    /// A rank has an arm no longer: the slot begins again with those that are left.
+    fn drop_impossible(&mut self, slot: Slot) {
+        let Some(view) = self.asking.views.of_all(slot) else { return };
+        let plan = |arm: &Arm| SlotPlan { slot, runs: Vec::new(), settled: *arm };
+        if self.slots.get(&slot).is_some_and(|s| !s.arms.iter().all(|arm| can_use(&plan(arm), &view))) {
+            self.slots.remove(&slot);
+            self.tuner.remove_slot(slot.index() as u32);
+        }
+    }
+
+    /// Adds the slots with enough calls to the tuner, with the arms that all ranks have; all of them after a change of the loop's rhythm.
     fn add_slots(&mut self) {
         let CoordinatorMode::Learn { build, explore_all, .. } = &self.mode else { return };
         for (slot, observed) in &self.observed {
@@ -282,11 +315,13 @@ impl EpochCoordinator {
             if observed.calls < CALLS_BEFORE_TUNING || self.tuner.has_slot(key) {
                 continue;
             }
+            let Some(view) = self.asking.views.of_all(*slot) else { continue };
+            let mask = observed.mask & view.mask;
             let slot_state = self.slots.entry(*slot).or_default();
             if slot_state.arms.is_empty() {
                 slot_state.arms.push(Arm::AUTO);
                 for i in 0..crate::cost_table::ENTRIES as u8 {
-                    let Some((a, p)) = crate::cost_table::entry(i).filter(|_| observed.mask >> i & 1 == 1) else {
+                    let Some((a, p)) = crate::cost_table::entry(i).filter(|_| mask >> i & 1 == 1) else {
                         continue;
                     };
                     let usable = *explore_all || self.connected >> a as u8 & 1 == 1;
@@ -397,21 +432,23 @@ mod tests {
         }
     }
 
-    /// Delivers all messages to the only member, which always agrees. Returns the number of verdicts.
-    fn agree(c: &mut EpochCoordinator, now_us: u64) -> usize {
-        let (mut out, mut committed) = (Vec::new(), 0);
+    /// Delivers all messages to the only member, which always agrees.
+    fn agree(c: &mut EpochCoordinator, now_us: u64) {
+        let mut out = Vec::new();
         c.tick(0, now_us, &mut out);
         while let Some((_, message)) = out.pop() {
             let answer = match message {
-                ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0 },
-                ToMember::Commit(n) | ToMember::Abort(n) => {
-                    committed += 1;
-                    ToLeader::Confirm { epoch: n, begun: 0 }
+                ToMember::Ask(e) => {
+                    let view = |p: &SlotPlan| agreement::SlotView { slot: p.slot, mask: 0b11_1111, auto: 3 };
+                    let slots = e.plans.iter().map(view).collect();
+                    ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots }
                 }
+                ToMember::Check { .. } => ToLeader::Status { begun: 0, digest: None },
+                ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0 },
+                ToMember::Commit(n) | ToMember::Abort(n) => ToLeader::Confirm { epoch: n, begun: 0 },
             };
             c.on_message(0, &answer, now_us, &mut out);
         }
-        committed
     }
 
     /// One step of `k` calls after another, from the given call on; the best arm is TREE/LL. Returns the number of the next call.

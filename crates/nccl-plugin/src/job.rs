@@ -13,7 +13,11 @@
 //!                     ◄── acknowledged, or the farthest communicator's count ──┘
 //! ```
 //!
-//! Two conditions must hold: every process of the job has its own number, and the number of processes is the launcher's. Until a communicator with one
+//! A communicator with a process outside of the job (weights sent to an inference server, an evaluator, a sidecar) cannot be recognised: that
+//! process does not know the table, launches other algorithms, and the communicator **hangs**. So all this happens only with `job = closed`, which
+//! promises that there is no such process.
+//!
+//! Two more conditions must hold: every process of the job has its own number, and the number of processes is the launcher's. Until a communicator with one
 //! rank per process confirms this, everything stays at AUTO. Communicators with more ranks than the job has processes
 //! (several GPUs per process, or processes unknown to the launcher) stay at AUTO.
 
@@ -44,6 +48,9 @@ pub fn role_in_job(config: &Config, run: &mut ProcessState, ranks: u32) -> Optio
              mode profile",
         );
         return None;
+    }
+    if !config.closed_job {
+        return None; // logged with the other promises that this NCCL needs
     }
     let Some(place) = config.process else {
         log::once(

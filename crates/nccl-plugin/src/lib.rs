@@ -14,12 +14,15 @@
 
 #[allow(unsafe_code)]
 pub mod abi;
+pub mod alike;
+pub mod canary;
 pub mod comm;
 pub mod config;
 pub mod coordinator;
 pub mod cost_table;
 pub mod events;
 pub mod job;
+pub mod kernel_times;
 pub mod launcher;
 pub mod overhead;
 pub mod policies;
@@ -28,4 +31,5 @@ pub mod profile;
 pub mod rewards;
 pub mod step;
 pub mod trace;
+pub mod views;
 mod worker;

@@ -1,6 +1,7 @@
 //! The plugin's state in one process: settings, read once; the live communicators; and the worker, which runs while there are any.
 
 use crate::abi;
+use crate::canary::Candidate;
 use crate::comm::{Comm, Identity, RING_RECORDS, RING_RECORDS_TRACED, Role};
 use crate::config::{self, Config, Mode, Reward};
 use crate::events::Events;
@@ -8,9 +9,11 @@ use crate::job;
 use crate::worker::{MembershipChange, Worker};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 pub static EVENTS: Events = Events::new();
 
@@ -87,12 +90,26 @@ fn running() -> MutexGuard<'static, Option<ProcessState>> {
 /// The settings, read once. An error is logged once and means off.
 pub fn settings() -> &'static Arc<Config> {
     CONFIG.get_or_init(|| {
-        let loaded = Config::load(|k| std::env::var(k).ok(), config::read_file);
+        let deadline = Instant::now() + config::READ_TIME_MAX;
+        let read = |path: &Path| config::read_file_until(path, deadline);
+        let loaded = match config::not_text(std::env::vars_os()) {
+            Some(e) => Err(e),
+            None => Config::load(|k| std::env::var(k).ok(), read),
+        };
         Arc::new(loaded.unwrap_or_else(|e| {
             abi::log::warn(&format!("{e}; the plugin stays off"));
             let off = Config::load(|_| None, |_| Err(String::new()));
             off.unwrap_or_else(|_| unreachable!("empty settings are valid"))
         }))
+    })
+}
+
+/// NCCL 2.27 reports collectives as they are launched, not later from a thread of CUDA: so it is without CUDA graphs, unless CUDA waits for every
+/// launch. Then the numbers that it gives them are part of the digest of calls.
+pub fn collectives_are_reported_at_once() -> bool {
+    static AT_ONCE: OnceLock<bool> = OnceLock::new();
+    *AT_ONCE.get_or_init(|| {
+        settings().no_graphs && std::env::var_os("CUDA_LAUNCH_BLOCKING").is_none_or(|v| v.is_empty() || v == "0")
     })
 }
 
@@ -138,9 +155,11 @@ pub fn take_waiting(owner: u64) -> Option<Arc<ProfilerContext>> {
     Some(waiting.swap_remove(at))
 }
 
-/// Why mode adaptive only observes.
-pub const CAPTURES_UNKNOWN: &str = "this NCCL does not report CUDA graph captures, where trying arms does lasting harm, so all communicators stay at AUTO; \
-     use NCCL 2.28 or later with the profiler loaded, or set LINKWISE_GRAPHS=none if the program captures no graphs";
+/// The first profiler interface that reports groups, launches and captures (NCCL 2.28).
+const PROFILER_TELLS_GROUPS: u32 = 5;
+
+/// Communicators of two or more ranks that this process has made, for [`crate::canary`].
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// The tuner's init. `id` is `None` if this NCCL does not provide it. Returns `None` if there is nothing to do for the communicator.
 pub fn tuner_init(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Arc<Comm>> {
@@ -157,13 +176,23 @@ pub fn tuner_init(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Opti
     let id = id.or(last.map(|l| l.0));
     let mut guard = running();
     let run = guard.get_or_insert_default();
-    let reports_captures = profiled.is_some() && PROFILER_API.load(Ordering::Relaxed) >= 5;
-    let role = role_of(config, run, id, reports_captures, ranks as u32)?;
+    let tells_groups = profiled.is_some() && PROFILER_API.load(Ordering::Relaxed) >= PROFILER_TELLS_GROUPS;
+    let index = MADE.fetch_add(1, Ordering::Relaxed);
+    let process = config.process.map(|p| p.rank);
+    let candidate = Candidate { ranks: ranks as u32, comm: id, index, process };
+    let (role, why) = match observes_only(config, &candidate, tells_groups, api) {
+        Some(why) => (Role::Observe, why),
+        None => (role_of(config, run, &candidate)?, None),
+    };
     // Without an identifier: a name for the trace, common to communicators of one shape.
     let id = id.unwrap_or_else(|| wire::bytes::hash(format!("{ranks} {nodes}").as_bytes()));
     let ordinal = run.next_ordinal(id);
     let rank = last.map_or(-1, |l| l.1);
-    let comm = new_comm(config, Identity { id, ordinal, rank, ranks: ranks as u32, nodes: nodes as u32 }, role);
+    let identity = Identity { id, ordinal, rank, ranks: ranks as u32, nodes: nodes as u32 };
+    let comm = new_comm(config, identity, role, why);
+    if tells_groups {
+        comm.set_tells_launches();
+    }
     if let Some(p) = &profiled {
         let _ = p.comm.set(comm.clone());
     }
@@ -176,34 +205,71 @@ pub fn tuner_init(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Opti
     Some(comm)
 }
 
-/// The role of a new communicator. `None`: it stays at AUTO, and the reason has been logged.
-fn role_of(
-    config: &Config,
-    run: &mut ProcessState,
-    id: Option<u64>,
-    reports_captures: bool,
-    ranks: u32,
-) -> Option<Role> {
-    match id {
-        _ if config.mode == Mode::Observe => Some(Role::Observe),
-        Some(_) if config.mode == Mode::Adaptive && !reports_captures && !config.no_graphs => {
-            static WARNED: AtomicBool = AtomicBool::new(false);
-            abi::log::once(&WARNED, CAPTURES_UNKNOWN);
-            Some(Role::Observe)
+/// Whether the rank only observes the communicator, and why if the mode would change arms. What all ranks find by themselves is logged once.
+fn observes_only(config: &Config, c: &Candidate, tells_groups: bool, tuner_api: u32) -> Option<Option<String>> {
+    if config.mode == Mode::Observe {
+        return Some(None);
+    }
+    // Without an identifier the ranks exchange nothing about the communicator, so each must find the same by itself.
+    if let Some(canary) =
+        config.canary.filter(|canary| !canary.includes(c) || (c.comm.is_none() && !canary.is_by_size_alone()))
+    {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Ordering::Relaxed) {
+            let only_size = c.comm.is_none() && !canary.is_by_size_alone();
+            let why = if only_size {
+                ": this NCCL does not identify communicators, so only ranks=N can be a canary"
+            } else {
+                ""
+            };
+            abi::log::info(&format!("communicators other than the canary stay at AUTO{why}"));
         }
+        return Some(Some("not the canary".into()));
+    }
+    if c.comm.is_none() && config.mode == Mode::Adaptive {
+        return None; // the job says why
+    }
+    let open_job = c.comm.is_none() && !config.closed_job;
+    // 2.21 has no simulated groups and tuner interface v2.
+    let simulations = !tells_groups && !config.no_simulated_groups && tuner_api > 2;
+    let captures = config.mode == Mode::Adaptive && c.comm.is_some() && !tells_groups && !config.no_graphs;
+    if !simulations && !captures && !open_job {
+        return None;
+    }
+    let mut why =
+        String::from("without the reports of NCCL 2.28 or later to a loaded profiler all communicators stay at AUTO");
+    if captures {
+        why += ": calls that are captured into CUDA graphs are not told, where trying arms does lasting harm (LINKWISE_GRAPHS=none if the program captures none)";
+    }
+    if simulations {
+        why += ": groups that are only simulated are not told from calls, and a rank that simulates would change arms at another call than the \
+                rest (LINKWISE_SIMULATED_GROUPS=none if the program never calls ncclGroupSimulateEnd)";
+    }
+    if open_job {
+        why += ": communicators are not identified, and one with a process outside of the job would hang, because that process launches other \
+                algorithms (LINKWISE_JOB=closed if there is no such communicator)";
+    }
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    abi::log::once(&WARNED, &why);
+    Some(Some(why))
+}
+
+/// The role of a communicator that may change arms. `None`: it stays at AUTO, and the reason has been logged.
+fn role_of(config: &Config, run: &mut ProcessState, c: &Candidate) -> Option<Role> {
+    match c.comm {
         Some(_) if !*BY_JOB.get_or_init(|| false) => Some(Role::Tune),
-        _ if *BY_JOB.get_or_init(|| true) => job::role_in_job(config, run, ranks),
+        _ if *BY_JOB.get_or_init(|| true) => job::role_in_job(config, run, c.ranks),
         _ => None, // this process tunes by identifier, and other ranks of the communicator may have none
     }
 }
 
-fn new_comm(config: &Config, who: Identity, role: Role) -> Arc<Comm> {
+fn new_comm(config: &Config, who: Identity, role: Role, why: Option<String>) -> Arc<Comm> {
     let table = match (role, &config.profile) {
         (Role::Follow, Some(p)) => p.plans(who.ranks, who.nodes),
         _ => Vec::new(),
     };
     let records = if config.trace.is_some() { RING_RECORDS_TRACED } else { RING_RECORDS };
-    let comm = Comm::new(who, role, records).with_table(table);
+    let comm = Comm::new(who, role, records).with_table(table).with_reason(why);
     // Steps and intervals need the times of calls; GPU times and a script do not.
     let scripted = config.test.rewards.as_ref().is_some_and(|s| s.decides());
     if config.trace.is_some() || (config.reward != Reward::Kernel && !scripted) {

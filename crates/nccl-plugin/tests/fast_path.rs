@@ -42,8 +42,9 @@ fn comm(i: u64) -> Comm {
     let comm = Comm::new(Identity { id: i, ordinal: 0, rank: 0, ranks: 8, nodes: 1 }, Role::Tune, RING_RECORDS);
     let arm = Arm::new(Algorithm::Tree, Protocol::Ll128);
     let slot = Slot::of(Collective::AllReduce, BYTES);
+    (0..2).for_each(|_| comm.note_entries(slot, 0b11_1111, 3)); // seen at AUTO
     let plan = SlotPlan { slot, runs: vec![ArmRun { arm, calls: 1 << 30 }], settled: arm };
-    comm.on_message(&ToMember::Propose(Arc::new(Epoch { number: 1, from_call: 0, plans: vec![plan] })));
+    comm.on_message(&ToMember::Propose(Arc::new(Epoch::new(1, 0, vec![plan]))));
     comm.on_message(&ToMember::Commit(1));
     call(&comm); // crosses the boundary
     comm
@@ -223,6 +224,7 @@ fn the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call() {
             .args(["--exact", name, "--nocapture"])
             .env("LINKWISE_MODE", "adaptive")
             .env("LINKWISE_GRAPHS", "none")
+            .env("LINKWISE_SIMULATED_GROUPS", "none")
             .env("LINKWISE_RENDEZVOUS", format!("folder:{}", folder.path().display()))
             .output()
             .unwrap();

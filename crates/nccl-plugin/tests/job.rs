@@ -29,6 +29,8 @@ fn job(version: &str, test: &str, folder: &std::path::Path) -> BenchSpec {
     let trace = folder.join("trace");
     let settings = [
         ("MODE", "profile"),
+        ("JOB", "closed"),
+        ("SIMULATED_GROUPS", "none"),
         ("PROFILE", profile.to_str().unwrap()),
         ("RENDEZVOUS", &rendezvous(&format!("{test}-{}", version.replace('.', "-")))),
         ("TRACE", trace.to_str().unwrap()),
@@ -273,7 +275,7 @@ fn the_schedules_reach_the_table_and_auto_again() {
 fn a_communicator_that_is_made_later_is_bound_by_what_was_agreed_before() {
     let table = Profile::parse("AllReduce 0 max TREE/LL128\n").unwrap().plans(2, 1);
     let job = Comm::new(identity(1, 0, 2), Role::Job, 0);
-    let epoch = Arc::new(agreement::Epoch { number: 1, from_call: 3, plans: job_table_marker() });
+    let epoch = Arc::new(agreement::Epoch::new(1, 3, job_table_marker()));
     assert!(matches!(job.on_message(&ToMember::Propose(epoch)), Some(ToLeader::Ack { .. })));
     job.on_message(&ToMember::Commit(1));
     let later = Arc::new(Comm::new(identity(2, 0, 2), Role::Follow, 8).with_table(table));
@@ -290,6 +292,6 @@ fn a_communicator_that_has_ended_still_counts() {
     (0..5).for_each(|_| _ = one_call(&gone));
     job.remove_follower(&gone);
     // The other ranks may be at call 2 and would switch at call 3, which this rank has already made.
-    let epoch = Arc::new(agreement::Epoch { number: 1, from_call: 3, plans: job_table_marker() });
+    let epoch = Arc::new(agreement::Epoch::new(1, 3, job_table_marker()));
     assert_eq!(job.on_message(&ToMember::Propose(epoch)), Some(ToLeader::Refuse { epoch: 1, begun: 5 }));
 }

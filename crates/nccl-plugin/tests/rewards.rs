@@ -85,7 +85,8 @@ fn nccl_reports_outermost_groups_and_intervals_run_between_them() {
             ("TRACE", folder.path().to_str().unwrap()),
             ("EXPLORE", "all"),
             ("KERNEL_TIMES", "0"),
-            ("GRAPHS", "none"), // 2.27 does not report captures
+            ("GRAPHS", "none"), // 2.27 reports neither captures nor groups
+            ("SIMULATED_GROUPS", "none"),
         ];
         let mut s = spec(&[2], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
         // Slow enough that no record is lost and that ranks agree on several epochs before the calls end, also on a busy machine.

@@ -11,12 +11,14 @@ use tune::{Algorithm, Arm, Collective, Protocol};
 const BYTES: u64 = 1 << 20;
 
 fn comm(role: Role) -> Arc<Comm> {
-    Arc::new(Comm::new(Identity { id: 1, ordinal: 0, rank: 0, ranks: 2, nodes: 1 }, role, 64))
+    let comm = Comm::new(Identity { id: 1, ordinal: 0, rank: 0, ranks: 2, nodes: 1 }, role, 64);
+    (0..2).for_each(|_| comm.note_entries(Slot::of(Collective::AllReduce, BYTES), 0b11_1111, 3)); // seen at AUTO
+    Arc::new(comm)
 }
 
 fn epoch(number: u64, from_call: u64, arm: Arm) -> Arc<Epoch> {
     let plan = SlotPlan { slot: Slot::of(Collective::AllReduce, BYTES), runs: Vec::new(), settled: arm };
-    Arc::new(Epoch { number, from_call, plans: vec![plan] })
+    Arc::new(Epoch::new(number, from_call, vec![plan]))
 }
 
 fn one_call(comm: &Comm) -> Arm {
@@ -108,7 +110,7 @@ fn no_call_of_a_follower_misses_a_proposal_to_the_job() {
             }
             let committed = (1..=50u64).find_map(|number| {
                 let from_call = job.begun() + (number + round) % 3;
-                let e = Arc::new(Epoch { number, from_call, plans: linkwise_nccl::job::job_table_marker() });
+                let e = Arc::new(Epoch::new(number, from_call, linkwise_nccl::job::job_table_marker()));
                 let acknowledged = matches!(job.on_message(&ToMember::Propose(e)), Some(ToLeader::Ack { .. }));
                 job.on_message(&if acknowledged { ToMember::Commit(number) } else { ToMember::Abort(number) });
                 acknowledged.then_some(from_call)

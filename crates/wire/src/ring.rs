@@ -17,6 +17,8 @@ pub type Record = [u64; RECORD_WORDS];
 #[derive(Debug)]
 pub struct Ring {
     written: AtomicU64,
+    /// Records after `written` that the reader does not see yet. Only the writer uses it.
+    staged: AtomicU64,
     dropped: AtomicU64,
     read: AtomicU64,
     words: Box<[AtomicU64]>,
@@ -30,6 +32,7 @@ impl Ring {
         let words = (0..capacity * RECORD_WORDS).map(|_| AtomicU64::new(0)).collect();
         Ring {
             written: AtomicU64::new(0),
+            staged: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             read: AtomicU64::new(0),
             words,
@@ -37,10 +40,19 @@ impl Ring {
         }
     }
 
-    /// Appends a record. If the ring is full, counts it as dropped and returns `false`.
+    /// Appends a record, and publishes all staged ones. If the ring is full, counts the record as dropped and returns `false`.
     #[inline]
     pub fn push(&self, record: &Record) -> bool {
-        let at = self.written.load(Ordering::Relaxed);
+        let fits = self.stage(record);
+        self.publish();
+        fits
+    }
+
+    /// Appends a record that the reader sees after [`publish`](Ring::publish). If the ring is full, counts it as dropped and returns `false`.
+    #[inline]
+    pub fn stage(&self, record: &Record) -> bool {
+        let staged = self.staged.load(Ordering::Relaxed);
+        let at = self.written.load(Ordering::Relaxed).wrapping_add(staged);
         // Acquire: the reader has finished with the slot before it is overwritten.
         if at.wrapping_sub(self.read.load(Ordering::Acquire)) > self.mask {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -50,8 +62,24 @@ impl Ring {
         for (cell, word) in self.words.iter().skip(slot).zip(record) {
             cell.store(*word, Ordering::Relaxed);
         }
-        self.written.store(at.wrapping_add(1), Ordering::Release);
+        self.staged.store(staged + 1, Ordering::Relaxed);
         true
+    }
+
+    /// Shows the staged records to the reader.
+    #[inline]
+    pub fn publish(&self) {
+        let staged = self.staged.load(Ordering::Relaxed);
+        if staged > 0 {
+            self.staged.store(0, Ordering::Relaxed);
+            let written = self.written.load(Ordering::Relaxed);
+            self.written.store(written.wrapping_add(staged), Ordering::Release);
+        }
+    }
+
+    /// Drops the staged records.
+    pub fn discard(&self) {
+        self.staged.store(0, Ordering::Relaxed);
     }
 
     /// Removes the oldest record.
@@ -100,6 +128,19 @@ mod tests {
             }
             prop_assert_eq!(ring.dropped(), lost);
         }
+    }
+
+    #[test]
+    fn staged_records_are_published_together_or_never_seen() {
+        let ring = Ring::new(4);
+        assert!(ring.stage(&[1; RECORD_WORDS]) && ring.stage(&[2; RECORD_WORDS]));
+        assert_eq!(ring.pop(), None);
+        ring.discard();
+        assert!(ring.stage(&[3; RECORD_WORDS]) && ring.stage(&[4; RECORD_WORDS]));
+        ring.publish();
+        assert_eq!((ring.pop(), ring.pop(), ring.pop()), (Some([3; RECORD_WORDS]), Some([4; RECORD_WORDS]), None));
+        let fits = (0..6).filter(|i| ring.stage(&[*i; RECORD_WORDS])).count();
+        assert_eq!((fits, ring.dropped(), ring.pop()), (4, 2, None), "staged records take room");
     }
 
     #[test]

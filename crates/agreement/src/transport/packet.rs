@@ -51,7 +51,12 @@ impl Packet {
                 write_addresses(&mut w, addresses);
             }
             Packet::Disagreed { comm, reason } => {
-                w.u8(3).u64(*comm).u8(reason.clone() as u8);
+                w.u8(3).u64(*comm);
+                match reason {
+                    Disagreement::Settings { differ } => w.u8(0).u64(*differ),
+                    Disagreement::Size => w.u8(1),
+                    Disagreement::Ranks => w.u8(2),
+                };
             }
             Packet::Message { from, body } => {
                 w.u8(4).u64(*from).raw(body);
@@ -83,7 +88,7 @@ impl Packet {
             3 => {
                 let comm = r.u64()?;
                 let reason = match r.u8()? {
-                    0 => Disagreement::Settings,
+                    0 => Disagreement::Settings { differ: r.u64()? },
                     1 => Disagreement::Size,
                     2 => Disagreement::Ranks,
                     _ => return Err(Malformed("unknown disagreement")),
@@ -138,7 +143,7 @@ mod tests {
                 let roster = Roster { comm, members: members.into_iter().map(member).collect() };
                 Packet::Complete { roster, host, addresses }
             }
-            3 => Packet::Disagreed { comm, reason: Disagreement::Size },
+            3 => Packet::Disagreed { comm, reason: Disagreement::Settings { differ: host } },
             4 => Packet::Message { from: process, body },
             _ => Packet::Forget { comm, process },
         })

@@ -130,6 +130,11 @@ impl BenchRun<'_> {
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", spec.rank_count().to_string())
             .env("LOCAL_RANK", local_rank.to_string());
+        let of_nccl = spec.env_of_rank.iter().filter(|(of_rank, _, _)| *of_rank == rank);
+        command.envs(of_nccl.map(|(_, name, value)| (name, value)));
+        if let Some((_, call, times)) = spec.simulates.filter(|(of_rank, _, _)| *of_rank == rank) {
+            command.env("LINKWISE_EMU_SIMULATE", format!("{call}:{times}"));
+        }
         let own = spec.plugin_env_of_rank.iter().filter(|(of_rank, _, _)| *of_rank == rank);
         command.envs(own.map(|(_, name, value)| (name, value)));
         if let Some((_, time)) = spec.late.filter(|(late_rank, _)| *late_rank == rank) {

@@ -3,6 +3,7 @@
 //! Every entry point returns success, catches every panic, and writes its outputs only if it has a result.
 
 pub mod log;
+pub mod nccl;
 pub mod profiler;
 pub mod step;
 pub mod tuner;

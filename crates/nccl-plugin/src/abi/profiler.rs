@@ -2,14 +2,15 @@
 
 use super::log::{self, Logger};
 use super::{NAME, Name, Status, guarded, panic_if_tested};
-use crate::config::Mode;
+use crate::config::KernelTimes;
 use crate::events::Enqueued;
+use crate::kernel_times;
 use crate::overhead::Entry;
 use crate::process::{self, EVENTS, ProfilerContext};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use tune::{Algorithm, Collective, Protocol};
 
 /// v4: a group is being launched on one communicator. Later versions report it too, below the group of the API.
@@ -19,6 +20,8 @@ const KERNEL_CHANNEL: u64 = 0x40;
 /// An outermost group: from `ncclGroupStart`, or a call outside any group, to its end. Its context is that of the group's first communicator.
 const GROUP_API: u64 = 0x100;
 const COLL_API: u64 = 0x200;
+/// v5 and later: a kernel of a group is being launched, or captured into a CUDA graph, on one communicator.
+const KERNEL_LAUNCH: u64 = 0x800;
 /// State of a kernel's channel: stopped; the arguments hold the time.
 const CHANNEL_STOPPED: c_int = 22;
 
@@ -57,10 +60,34 @@ static ncclProfiler_v7: Profiler<InitV5> =
     Profiler { name: NAME, init: init_v7, start: start_v5, stop, record, finalize };
 
 static KERNELS: AtomicBool = AtomicBool::new(false);
+/// NCCL's mask of events: one of the process, which NCCL reads at every event.
+static MASK: AtomicPtr<c_int> = AtomicPtr::new(null_mut());
 
 /// Kernel times were requested.
 pub fn kernels_wanted() -> bool {
     KERNELS.load(Ordering::Relaxed)
+}
+
+/// Nobody needs GPU times any more: NCCL measures none for collectives enqueued from now on.
+pub fn release_kernels() {
+    if KERNELS.swap(false, Ordering::Relaxed) {
+        let mask = MASK.load(Ordering::Relaxed);
+        if !mask.is_null() {
+            // SAFETY: the address of an aligned int of NCCL, which keeps it until the process ends and reads and writes it atomically.
+            unsafe { AtomicI32::from_ptr(mask) }.fetch_and(!(KERNEL_CHANNEL as c_int), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether to ask for kernel events; a refusal is logged once.
+fn wants_kernels(asked: KernelTimes, api: u32) -> bool {
+    let shared_memory = rustix::fs::statvfs("/dev/shm").ok().map(|s| s.f_blocks.saturating_mul(s.f_frsize));
+    let release = kernel_times::Release { version: super::nccl::version(), api, shared_memory };
+    kernel_times::decide(asked, release).unwrap_or_else(|why| {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        log::once(&WARNED, &why);
+        false
+    })
 }
 
 fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_int, logger: Logger) -> Status {
@@ -71,22 +98,22 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
     unsafe { *context = null_mut() };
     guarded(Entry::Setup, || {
         log::set(logger);
+        super::nccl::ask_version(logger);
         panic_if_tested();
         let Some(profiled) = process::profiler_init(api, id, rank) else { return };
         let settings = process::settings();
-        // From 2.31 on (v7) kernel events come from a separate thread that can crash. They are requested only if a
-        // setting asks for them.
-        let kernels = settings.kernel_times.unwrap_or(settings.mode == Mode::Adaptive && api < 7);
+        let kernels = wants_kernels(settings.kernel_times, api);
         KERNELS.store(kernels, Ordering::Relaxed);
         let mut events = COLL;
         if kernels {
             events |= KERNEL_CHANNEL;
         }
         // NCCL always reports the parents of requested events.
-        events |= if api >= 5 { COLL_API | GROUP_API } else { GROUP };
+        events |= if api >= 5 { COLL_API | GROUP_API | KERNEL_LAUNCH } else { GROUP };
         // SAFETY: the addresses of the mask and the context; `finalize` takes the context back.
         unsafe {
             *mask |= events as c_int;
+            MASK.store(mask, Ordering::Relaxed);
             *context = Arc::into_raw(profiled).cast_mut().cast();
         }
     })
@@ -212,7 +239,13 @@ unsafe fn start(
         let Some(profiled) = (unsafe { context.cast::<ProfilerContext>().as_ref() }) else { return };
         let number = match kind(event) {
             // SAFETY: an event of this kind has these members.
-            COLL => unsafe { enqueued(profiled, &(*event.cast::<WithHead<HeadV5, CollV5>>()).event) },
+            COLL => unsafe {
+                let collective = &(*event.cast::<WithHead<HeadV5, CollV5>>()).event;
+                if groups_by_launch && process::collectives_are_reported_at_once() {
+                    profiled.comm.get().inspect(|c| c.on_collective(collective.sequence));
+                }
+                enqueued(profiled, collective)
+            },
             KERNEL_CHANNEL => {
                 // SAFETY: as above; `parent` is the collective's handle, a number of ours, not a pointer.
                 let e = unsafe { &*event.cast::<WithHead<HeadV5, KernelChannel>>() };
@@ -227,6 +260,12 @@ unsafe fn start(
                         comm.set_group(e.head.parent.addr() as u64);
                     }
                 }
+                0
+            }
+            KERNEL_LAUNCH => {
+                // SAFETY: as above; `parent` is the group's handle.
+                let group = unsafe { &*event.cast::<HeadV5>() }.parent.addr() as u64;
+                profiled.comm.get().inspect(|c| c.on_launch(group));
                 0
             }
             GROUP_API => EVENTS.group(),

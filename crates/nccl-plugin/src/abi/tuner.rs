@@ -89,6 +89,7 @@ fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, c
     unsafe { *context = null_mut() };
     guarded(Entry::Setup, || {
         log::set(logger);
+        super::nccl::ask_version(logger);
         panic_if_tested();
         if let Some(comm) = process::tuner_init(api, id, ranks, nodes) {
             // SAFETY: as above. The list in `process` keeps it alive until `finish`.

@@ -1,7 +1,8 @@
 //! A rank's side of the agreement between calls: messages of the leader and, for the job, its followers.
 
-use super::{BoundaryState, Comm, lock};
-use agreement::{Epoch, Member, Slot, ToLeader, ToMember};
+use super::{BoundaryState, Comm, Role, lock};
+use crate::views::{CALLS_BEFORE_VIEW, can_use, leaves_auto};
+use agreement::{Epoch, Member, Slot, SlotView, ToLeader, ToMember};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -20,9 +21,14 @@ impl Comm {
         }
         let begun = all.iter().map(|c| c.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
         let mut answers = all.iter().zip(&mut held).map(|(c, boundary_state)| {
-            let BoundaryState { member, masks, .. } = &mut **boundary_state;
-            let answer = member.on_message(message, begun, |epoch| possible(epoch, masks));
-            c.boundary.store(member.boundary(), Ordering::SeqCst);
+            let BoundaryState { member, views, again, .. } = &mut **boundary_state;
+            let can_run = |epoch: &Epoch| match message {
+                ToMember::Ask(_) => true, // the views say what is possible
+                _ => again.back().is_none_or(|a| a.from_call < epoch.from_call) && possible(epoch, views),
+            };
+            let mut answer = member.on_message(message, begun, can_run);
+            c.complete(&mut answer, message, views);
+            c.boundary.store(boundary_state.boundary(), Ordering::SeqCst);
             answer
         });
         // The job's own answer is the strictest: the job gets the same message with the same count, and knows every
@@ -34,6 +40,19 @@ impl Comm {
         answer
     }
 
+    /// Adds what this rank has seen to an answer of its member.
+    fn complete(&self, answer: &mut Option<ToLeader>, to: &ToMember, views: &[(SlotView, u64)]) {
+        let digest_at = |calls| self.digest.at(calls).filter(|_| self.role != Role::Job);
+        match (answer, to) {
+            (Some(ToLeader::Ready { digest, slots, .. }), ToMember::Ask(e)) => {
+                *digest = digest_at(e.check_at);
+                *slots = e.plans.iter().filter_map(|p| view_of(views, p.slot)).collect();
+            }
+            (Some(ToLeader::Status { digest, .. }), ToMember::Check { at }) => *digest = digest_at(*at),
+            _ => {}
+        }
+    }
+
     /// The communicator ends, perhaps while one of its calls waits for a verdict (`ncclCommAbort` from another thread). That call continues at once
     /// with the arms in force and has returned when this does, or after 1 s. Returns whether there was such a call.
     pub fn end(&self) -> bool {
@@ -41,6 +60,9 @@ impl Comm {
         boundary_state.ended = true;
         self.verdict.notify_all();
         let waited = boundary_state.waiting > 0;
+        if !waited && !self.launched.load(Ordering::Relaxed) {
+            self.begun.store(self.begun_before.load(Ordering::Relaxed), Ordering::SeqCst);
+        }
         let left = self.verdict.wait_timeout_while(boundary_state, Duration::from_secs(1), |s| s.waiting > 0);
         drop(left);
         waited
@@ -79,13 +101,12 @@ impl Comm {
     }
 }
 
-/// True if every arm to be tried was a possible entry in all calls of its slot that this rank has seen. An arm without runs comes from a table: a
-/// call that cannot use it stays at AUTO ([`CostTable::prefer`](crate::cost_table::CostTable::prefer)) on all ranks, since their cost tables are
-/// equal.
-fn possible(epoch: &Epoch, masks: &[(Slot, u32)]) -> bool {
-    epoch.plans.iter().filter(|plan| !plan.runs.is_empty()).all(|plan| {
-        let mask = masks.iter().find(|(s, _)| *s == plan.slot).map_or(u32::MAX, |(_, m)| *m);
-        let arms = plan.runs.iter().map(|r| r.arm).chain([plan.settled]);
-        arms.filter_map(crate::cost_table::entry_of).all(|i| mask >> i & 1 == 1)
-    })
+fn view_of(views: &[(SlotView, u64)], slot: Slot) -> Option<SlotView> {
+    let (view, calls) = views.get(views.binary_search_by_key(&slot, |(v, _)| v.slot).ok()?)?;
+    (*calls >= CALLS_BEFORE_VIEW).then_some(*view)
+}
+
+/// True if this rank has seen every slot that leaves AUTO and has all its arms.
+fn possible(epoch: &Epoch, views: &[(SlotView, u64)]) -> bool {
+    epoch.plans.iter().filter(|p| leaves_auto(p)).all(|p| view_of(views, p.slot).is_some_and(|view| can_use(p, &view)))
 }

@@ -5,7 +5,13 @@ use agreement::epoch::{arm_code, arm_of_code};
 use tune::{Arm, Collective};
 
 /// Group numbers wrap at this value; 0 means unknown.
-pub(super) const GROUP_MAX: u32 = 0xff_ffff;
+const GROUP_MAX: u32 = 0xff_ffff;
+
+/// A group's number in a record.
+#[inline]
+pub(super) fn wrapped_group(number: u64) -> u32 {
+    if number == 0 { 0 } else { ((number - 1) % u64::from(GROUP_MAX)) as u32 + 1 }
+}
 
 /// One decision.
 #[derive(Debug, Clone, Copy, PartialEq)]

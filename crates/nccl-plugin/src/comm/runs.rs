@@ -15,6 +15,9 @@ pub(super) struct RunCell {
     arm: AtomicU32,
     settled: AtomicU32,
     run: AtomicU32,
+    /// The last group with a call of the slot, and `k` before that group.
+    group: AtomicU64,
+    k_before: AtomicU64,
     runs: [(AtomicU32, AtomicU32); RUNS_MAX],
 }
 
@@ -30,17 +33,36 @@ impl RunCell {
         self.k.store(0, Ordering::Relaxed);
         self.until.store(0, Ordering::Relaxed);
         self.run.store(0, Ordering::Relaxed);
+        self.group.store(0, Ordering::Relaxed);
     }
 
-    /// The arm of the next call, and the call's number in the epoch.
+    /// The arm of the next call, which is in this group, and the call's number in the epoch.
     #[inline]
-    pub(super) fn next_call(&self) -> (Arm, u64) {
+    pub(super) fn next_call(&self, group: u64) -> (Arm, u64) {
         let k = self.k.load(Ordering::Relaxed);
+        if self.group.load(Ordering::Relaxed) != group {
+            self.group.store(group, Ordering::Relaxed);
+            self.k_before.store(k, Ordering::Relaxed);
+        }
         self.k.store(k + 1, Ordering::Relaxed);
         while k >= self.until.load(Ordering::Relaxed) {
             self.next_run();
         }
         (arm_of_code(self.arm.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO), k)
+    }
+
+    /// The number of calls before this group.
+    pub(super) fn calls_before(&self, group: u64) -> u64 {
+        let of = if self.group.load(Ordering::Relaxed) == group { &self.k_before } else { &self.k };
+        of.load(Ordering::Relaxed)
+    }
+
+    /// The next call is number `k` of the epoch; the next question finds its run.
+    pub(super) fn go_back_to(&self, k: u64) {
+        self.k.store(k, Ordering::Relaxed);
+        self.until.store(0, Ordering::Relaxed);
+        self.run.store(0, Ordering::Relaxed);
+        self.group.store(0, Ordering::Relaxed);
     }
 
     /// The arm after the runs.

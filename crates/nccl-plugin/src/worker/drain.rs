@@ -8,7 +8,10 @@ use crate::events::LaunchedCollective;
 use crate::rewards::Script;
 use agreement::{RankReading, TimeSource, ToLeader};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Interval at which a doubt is told again.
+const DOUBT_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Takes the decisions of all local ranks since the last poll: each is traced, timed and, on a leading rank, passed to the coordinator.
@@ -22,7 +25,15 @@ impl Worker {
             });
             let mut coordinator = led.map(|l| &mut l.coordinator);
             while let Some(d) = local.comm.take_decision() {
-                local.comm.note_entries(d.slot(), d.mask);
+                local.comm.note_entries(d.slot(), d.mask, d.auto);
+                if !d.taken && local.doubt.is_none() {
+                    let why = format!(
+                        "call {} ({}, {} bytes) could not use the arm {} in force on rank {}, although earlier calls of that size could; other ranks \
+                         may have used it",
+                        d.call, d.collective, d.bytes, d.arm, local.comm.rank
+                    );
+                    local.doubt = Some(super::Doubt { why, told_at: None });
+                }
                 crate::trace::call(&mut self.trace, &local.comm, &d);
                 match &script {
                     Some(script) => local.time_by_script(&d, script),
@@ -35,6 +46,29 @@ impl Worker {
                 if let Some(c) = &mut coordinator {
                     c.on_call(&d, now);
                 }
+            }
+        }
+    }
+
+    /// Tells leaders that their communicators must return to AUTO for good.
+    pub(super) fn tell_doubts(&mut self) {
+        for i in 0..self.local_ranks.len() {
+            let Some(local) = self.local_ranks.get_mut(i) else { continue };
+            let (id, roster) = (local.comm.id, local.roster.clone());
+            let Some(doubt) = &mut local.doubt else { continue };
+            if doubt.told_at.is_some_and(|at| at.elapsed() < DOUBT_REPEAT_INTERVAL) {
+                continue;
+            }
+            let why = doubt.told_at.is_none().then(|| doubt.why.clone());
+            doubt.told_at = Some(Instant::now());
+            if let Some(why) = why {
+                crate::abi::log::warn(&format!(
+                    "communicator {id:016x} returns to AUTO for the rest of the job: {why}"
+                ));
+                self.trace_stays_auto(id, &why);
+            }
+            if let Some((roster, position)) = roster {
+                self.send_to_leader(&roster, position, &ToLeader::Stop);
             }
         }
     }

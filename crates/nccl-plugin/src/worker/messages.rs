@@ -2,9 +2,10 @@
 
 use super::{LedCommunicator, LocalRank, Worker};
 use crate::abi::log;
+use crate::alike;
 use crate::coordinator::{EpochCoordinator, Outgoing};
 use crate::trace::quoted;
-use agreement::{ProcessId, Roster, ToLeader, ToMember, TransportEvent};
+use agreement::{Disagreement, ProcessId, Roster, ToLeader, ToMember, TransportEvent};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Malformed, Reader, Writer};
@@ -20,8 +21,18 @@ impl Worker {
     pub(super) fn on_event(&mut self, event: TransportEvent) {
         match event {
             TransportEvent::Disagreed { comm, reason } => {
-                log::warn(&format!("communicator {comm:016x} stays at AUTO: {reason}"));
-                self.trace_stays_auto(comm, &reason.to_string());
+                let why = match reason {
+                    Disagreement::Settings { differ } => {
+                        format!(
+                            "{reason}; they differ in {}; this rank has {}",
+                            alike::differing(differ),
+                            self.config.nccl
+                        )
+                    }
+                    _ => reason.to_string(),
+                };
+                log::warn(&format!("communicator {comm:016x} stays at AUTO: {why}"));
+                self.trace_stays_auto(comm, &why);
             }
             TransportEvent::Complete(roster) => self.on_roster(Arc::new(roster)),
             TransportEvent::Message { from, body } => {
@@ -243,7 +254,7 @@ impl Worker {
 fn confirmation(message: &ToMember) -> Option<ToLeader> {
     match message {
         ToMember::Commit(epoch) | ToMember::Abort(epoch) => Some(ToLeader::Confirm { epoch: *epoch, begun: 0 }),
-        ToMember::Propose(_) => None,
+        _ => None,
     }
 }
 

@@ -64,7 +64,16 @@ struct LocalRank {
     /// Calls that wait for the end of their step.
     in_step: VecDeque<CallDecision>,
     intervals: crate::rewards::Intervals,
+    /// A call could not take the arm in force: the leader must return the communicator to AUTO for good.
+    doubt: Option<Doubt>,
     left: bool,
+}
+
+/// Why a rank no longer trusts the agreement on its communicator.
+struct Doubt {
+    why: String,
+    /// When the leader was last told; messages may be lost.
+    told_at: Option<Instant>,
 }
 
 /// A communicator that this process leads.
@@ -236,6 +245,7 @@ impl Worker {
         let steps = crate::step::drain();
         let launched = self.drain_launches();
         self.drain();
+        self.tell_doubts();
         self.time_steps(&steps);
         self.send_readings();
         self.match_events(&launched);
@@ -287,8 +297,8 @@ impl Worker {
             "{{\"kind\":\"{kind}\",\"comm\":\"{:016x}\",\"rank\":{},\"ordinal\":{},\"ranks\":{},\"nodes\":{}}}",
             comm.id, comm.rank, comm.ordinal, comm.ranks, comm.nodes
         ));
-        if comm.role() == Role::Observe && self.config.mode == Mode::Adaptive {
-            self.trace_stays_auto(comm.id, crate::process::CAPTURES_UNKNOWN);
+        if let Some(why) = comm.stays_at_auto() {
+            self.trace_stays_auto(comm.id, why);
         }
         let mut local = LocalRank {
             comm,
@@ -299,6 +309,7 @@ impl Worker {
             readings: Vec::new(),
             in_step: VecDeque::new(),
             intervals: crate::rewards::Intervals::default(),
+            doubt: None,
             left: false,
         };
         if matches!(local.comm.role(), Role::Tune | Role::Job) {
@@ -319,7 +330,7 @@ impl Worker {
                     host: self.host,
                     process: self.process,
                     ordinal: local.comm.ordinal,
-                    settings: self.config.common(),
+                    settings: self.config.common(crate::abi::nccl::version()),
                 });
                 local.announced = Some(Instant::now());
             }

@@ -43,7 +43,8 @@ struct collective {
   uint8_t channels, warps; const char *algorithm, *protocol; void *parent_group;
 };
 struct kernel { struct head head; uint8_t channel; uint64_t at_ns; };
-enum { COLL = 0x2, KERNEL = 0x40, GROUP_API = 0x100, COLL_API = 0x200, CHANNEL_STOPPED = 22, ALL_REDUCE = 4, RANKS = 2, BYTES = 1 << 20 };
+struct kernel_launch { struct head head; void *stream; };
+enum { COLL = 0x2, KERNEL = 0x40, GROUP_API = 0x100, COLL_API = 0x200, KERNEL_LAUNCH = 0x800, CHANNEL_STOPPED = 22, ALL_REDUCE = 4, RANKS = 2, BYTES = 1 << 20 };
 enum { TREE_LL, TREE_LL128, RING_SIMPLE = 5, ENTRIES = 21 };
 
 static void say(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
@@ -101,7 +102,9 @@ int main(int argc, char **argv) {
       arm = best;
     }
     for (int r = 0; r < RANKS; r++) {
-      void *run = NULL, *channel = NULL;
+      void *run = NULL, *channel = NULL, *launch = NULL;
+      struct kernel_launch launched = {{KERNEL_LAUNCH, in_group, r}, NULL};
+      if (groups) bad |= profiler->start(of_profiler[r], &launch, &launched);
       struct collective c = {{COLL, NULL, r}, (uint64_t)step, "AllReduce", NULL, NULL, BYTES / 4, 0, "ncclFloat32", 1, 16,
                              algorithm(arm), protocol(arm), NULL};
       bad |= profiler->start(of_profiler[r], &run, &c);

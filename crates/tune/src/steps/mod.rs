@@ -147,6 +147,14 @@ impl LoopTuner {
         self.turns.add(slot, learner);
     }
 
+    /// Removes a slot: its arms are no longer what they were.
+    pub fn remove_slot(&mut self, slot: u32) {
+        self.turns.remove(slot);
+        for plan in [&mut self.running, &mut self.proposed] {
+            plan.take_if(|r| r.slot == slot);
+        }
+    }
+
     /// Whether the slot has a learner. After a change of rhythm none has.
     pub fn has_slot(&self, slot: u32) -> bool {
         self.turns.has(slot)

@@ -54,6 +54,15 @@ impl Turns {
         self.slots.insert(slot, Turn { learner, bytes, rested: 0 });
     }
 
+    /// Forgets a slot.
+    pub fn remove(&mut self, slot: u32) {
+        if let Some(turn) = self.slots.remove(&slot) {
+            self.spent_before += turn.learner.spent_steps();
+        }
+        self.waiting.take_if(|w| w.0 == slot);
+        self.current.take_if(|c| *c == slot);
+    }
+
     /// Forgets all learners: the caller adds them again.
     pub fn restart(&mut self) {
         self.spent_before = self.spent();

@@ -1,0 +1,233 @@
+//! Groups that are simulated on some ranks, in random schedules of calls and messages: all ranks launch each call with one arm.
+
+use agreement::{ArmRun, Leader, Slot, SlotPlan, ToLeader, ToMember};
+use linkwise_nccl::comm::{Call, Comm, Identity, Role};
+use linkwise_nccl::cost_table::CostTable;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use tune::{Algorithm, Arm, Collective, Protocol};
+
+const RANKS: usize = 3;
+const STEPS: usize = 6000;
+const SIZES: [u64; 2] = [1 << 20, 1 << 12];
+
+/// Pseudo-random numbers below `n` (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % n
+    }
+}
+
+/// One question, as NCCL asks: the arm that the table then prefers.
+fn question(comm: &Comm, bytes: u64) -> Arm {
+    let mut table = [-1.0f32; 21];
+    table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
+    let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
+    comm.call(Call { collective: 4, bytes }, &mut costs, &mut 0, |_| {});
+    let cheapest = (0..6).min_by(|a, b| table[*a].total_cmp(&table[*b])).unwrap();
+    Arm::new(Algorithm::ALL[cheapest / 3], Protocol::ALL[cheapest % 3])
+}
+
+struct Schedule {
+    random: Random,
+    ranks: Vec<Comm>,
+    /// The groups that all ranks launch, and how many of them each rank has launched.
+    groups: Vec<Vec<u64>>,
+    launched: [usize; RANKS],
+    next_group: u64,
+    leader: Leader,
+    to_members: Vec<(usize, ToMember)>,
+    to_leader: Vec<(usize, ToLeader)>,
+    now: u64,
+    committed: usize,
+    /// The arm of each launched question, by its position in the groups.
+    arms: BTreeMap<(usize, usize), Arm>,
+}
+
+impl Schedule {
+    fn new(seed: u64, told: bool) -> Self {
+        let mut random = Random(seed | 1);
+        let rank = |r| {
+            let comm = Comm::new(
+                Identity { id: 1, ordinal: 0, rank: r as i32, ranks: RANKS as u32, nodes: 1 },
+                Role::Tune,
+                4096,
+            );
+            for bytes in SIZES.repeat(2) {
+                comm.note_entries(Slot::of(Collective::AllReduce, bytes), 0b11_1111, 3); // seen at AUTO
+            }
+            if told {
+                comm.set_tells_launches();
+            }
+            comm
+        };
+        let groups = (0..400).map(|_| (0..1 + random.below(2)).map(|_| SIZES[random.below(2)]).collect()).collect();
+        let leader = Leader::new(RANKS, 30, 300).ahead(random.below(12) as u64);
+        Schedule {
+            ranks: (0..RANKS).map(rank).collect(),
+            random,
+            groups,
+            launched: [0; RANKS],
+            next_group: 1,
+            leader,
+            to_members: Vec::new(),
+            to_leader: Vec::new(),
+            now: 0,
+            committed: 0,
+            arms: BTreeMap::new(),
+        }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let r = self.random.below(RANKS);
+        match self.random.below(20) {
+            0 | 1 if r > 0 => self.simulate(r),
+            0..=4 => return self.launch(r),
+            5..=11 if !self.to_members.is_empty() => self.deliver_to_member(),
+            12..=18 if !self.to_leader.is_empty() => self.deliver_to_leader(),
+            _ => self.tick_leader(),
+        }
+        Ok(())
+    }
+
+    /// A rank asks about a group of up to eight calls that it does not launch, unless a question would wait.
+    fn simulate(&mut self, r: usize) {
+        self.new_group(r);
+        for _ in 0..1 + self.random.below(8) {
+            if self.ranks[r].would_wait() {
+                return;
+            }
+            question(&self.ranks[r], SIZES[self.random.below(2)]);
+        }
+    }
+
+    fn new_group(&mut self, r: usize) -> u64 {
+        self.next_group += 1;
+        self.ranks[r].set_group(self.next_group);
+        self.next_group
+    }
+
+    /// The rank's next group, launched. A group in which a question would wait is left out for now: simulated.
+    fn launch(&mut self, r: usize) -> Result<(), String> {
+        let at = self.launched[r];
+        let Some(sizes) = self.groups.get(at).cloned() else { return Ok(()) };
+        let group = self.new_group(r);
+        let mut arms = Vec::new();
+        for bytes in sizes {
+            if self.ranks[r].would_wait() {
+                return Ok(());
+            }
+            arms.push(question(&self.ranks[r], bytes));
+        }
+        self.ranks[r].on_launch(group);
+        self.launched[r] += 1;
+        for (i, arm) in arms.into_iter().enumerate() {
+            let first = *self.arms.entry((at, i)).or_insert(arm);
+            if first != arm {
+                return Err(format!("group {at}, question {i}: {first} and, on rank {r}, {arm}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A message stays in the queue one time in four, so it arrives again. One in eight is lost.
+    fn deliver_to_member(&mut self) {
+        let i = self.random.below(self.to_members.len());
+        let (to, message) = self.to_members[i].clone();
+        if self.random.below(4) > 0 {
+            self.to_members.swap_remove(i);
+        }
+        if self.random.below(8) > 0 {
+            self.to_leader.extend(self.ranks[to].on_message(&message).map(|answer| (to, answer)));
+        }
+    }
+
+    fn deliver_to_leader(&mut self) {
+        let i = self.random.below(self.to_leader.len());
+        let (from, message) = self.to_leader[i].clone();
+        if self.random.below(4) > 0 {
+            self.to_leader.swap_remove(i);
+        }
+        self.leader.on_message(from, &message, self.now, |to, m| self.to_members.push((to, m)));
+    }
+
+    /// The leader proposes other runs for both sizes, again and again.
+    fn tick_leader(&mut self) {
+        self.now += self.random.below(40) as u64;
+        self.leader.tick(self.now, |to, m| self.to_members.push((to, m)));
+        self.committed += usize::from(self.leader.take_ended().is_some_and(|e| e.committed));
+        if self.leader.is_idle() {
+            let mut arm = || {
+                Arm::new([Algorithm::Ring, Algorithm::Tree][self.random.below(2)], Protocol::ALL[self.random.below(3)])
+            };
+            let mut plans: Vec<SlotPlan> = SIZES
+                .iter()
+                .map(|bytes| SlotPlan {
+                    slot: Slot::of(Collective::AllReduce, *bytes),
+                    runs: (0..3).map(|calls| ArmRun { arm: arm(), calls: calls + 1 }).collect(),
+                    settled: arm(),
+                })
+                .collect();
+            plans.sort_by_key(|p| p.slot);
+            let begun = self.ranks[0].begun();
+            self.leader.propose(plans, begun, self.now, |to, m| self.to_members.push((to, m)));
+        }
+        self.to_members.truncate(64);
+    }
+}
+
+/// Committed epochs and launched groups after `steps` random steps; an error names the first difference.
+fn schedule(seed: u64, told: bool, steps: usize) -> Result<(usize, usize), String> {
+    let mut schedule = Schedule::new(seed, told);
+    for _ in 0..steps {
+        schedule.step()?;
+    }
+    Ok((schedule.committed, schedule.launched.into_iter().min().unwrap_or(0)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn no_two_ranks_differ_whatever_some_of_them_simulate(seed: u64) {
+        prop_assert_eq!(schedule(seed, true, STEPS).err(), None);
+    }
+}
+
+#[test]
+fn the_schedules_change_arms_and_without_reports_of_launches_ranks_differ() {
+    let seeds = (1..=100u64).map(|s| s.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let (committed, launched) =
+        seeds.clone().map(|s| schedule(s, true, STEPS).unwrap()).fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+    println!("{committed} epochs, {launched} groups in 100 schedules");
+    assert!(committed > 500 && launched > 10_000, "{committed} epochs, {launched} groups");
+    let differ = seeds.filter(|s| schedule(*s, false, STEPS).is_err()).count();
+    assert!(differ > 50, "every question counted: ranks differed in {differ} of 100 schedules");
+}
+
+#[test]
+fn the_worker_sees_only_decisions_of_launched_groups() {
+    let comm = Comm::new(Identity { id: 1, ordinal: 0, rank: 0, ranks: 2, nodes: 1 }, Role::Observe, 64);
+    comm.set_tells_launches();
+    let ask = |group: u64, sizes: &[u64]| {
+        comm.set_group(group);
+        sizes.iter().for_each(|bytes| _ = question(&comm, *bytes));
+    };
+    ask(1, &[8192, 4096]);
+    assert!(comm.take_decision().is_none(), "not launched yet");
+    comm.on_launch(1);
+    ask(2, &[1 << 20]);
+    ask(3, &[1 << 21]);
+    comm.on_launch(2); // a launch of another group: sends and receives that were simulated, too
+    ask(4, &[1 << 22]);
+    comm.on_launch(4);
+    let seen: Vec<(u64, u64)> = std::iter::from_fn(|| comm.take_decision()).map(|d| (d.call, d.bytes)).collect();
+    assert_eq!(seen, [(0, 8192), (1, 4096), (2, 1 << 22)]);
+    ask(5, &[1 << 23]);
+    assert!(!comm.end());
+    assert_eq!(comm.begun(), 3, "the last group was simulated");
+}
