@@ -20,13 +20,16 @@ const CALLS_MAX: usize = 8192;
 const PERIODS_MIN: usize = 3;
 /// The longest distance is at most this share of the time: else too few steps were seen.
 const LONGEST_SHARE: f64 = 0.2;
-/// Distances that repeat less well than this are no period: the sum of differences over the sum of distances.
-const DIFFERENCE_MAX: f64 = 0.5;
-/// A longer period must repeat better by this factor and by this much.
-const BETTER_FACTOR: f64 = 1.25;
-const BETTER_SHARE: f64 = 0.02;
-/// A known period stays up to this factor of the limit.
-const STAYS_FACTOR: f64 = 2.0;
+/// Two distances that differ by more than this share of the longer one do not repeat.
+const ALIKE_SHARE: f64 = 0.3;
+/// A distance counts by its length, up to this many times the typical one: one pause must not decide.
+const WEIGHT_MAX: f64 = 1.5;
+/// A period is none if more than this share of the time does not repeat.
+const DIFFERENT_MAX: f64 = 0.5;
+/// The same for a period that is known: what is tried changes distances, too.
+const DIFFERENT_KNOWN_MAX: f64 = 0.6;
+/// A longer period must repeat better by this share of the time.
+const BETTER_SHARE: f64 = 0.15;
 
 /// A call of the leading rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -233,19 +236,41 @@ fn period(groups: &[Group], before: Option<usize>) -> Option<usize> {
     if total <= 0.0 || longest > LONGEST_SHARE * total {
         return None;
     }
-    let difference = |p: usize| -> Option<f64> {
+    let most = WEIGHT_MAX * typical(&gaps);
+    let weight = |gap: f64| gap.min(most);
+    // The share of the time that does not repeat after p groups.
+    let different = |p: usize| -> Option<f64> {
         if (p..n).any(|i| groups[i].content != groups[i - p].content) {
             return None;
         }
-        let differences: f64 = (p..n).map(|i| (gaps[i] - gaps[i - p]).abs()).sum();
-        let sums: f64 = (p..n).map(|i| gaps[i] + gaps[i - p]).sum();
-        (sums > 0.0).then(|| 2.0 * differences / sums)
+        let (mut bad, mut all) = (0.0, 0.0);
+        for (a, b) in (p..n).map(|i| (gaps[i], gaps[i - p])) {
+            let weight = weight(a.max(b));
+            all += weight;
+            bad += if (a - b).abs() > ALIKE_SHARE * a.max(b) { weight } else { 0.0 };
+        }
+        (all > 0.0).then(|| bad / all)
     };
-    let all: Vec<(usize, f64)> = (1..=n / PERIODS_MIN).filter_map(|p| Some((p, difference(p)?))).collect();
+    if let Some(known) = before.filter(|p| *p <= n / PERIODS_MIN)
+        && different(known).is_some_and(|d| d <= DIFFERENT_KNOWN_MAX)
+    {
+        return before;
+    }
+    let all: Vec<(usize, f64)> = (1..=n / PERIODS_MIN).filter_map(|p| Some((p, different(p)?))).collect();
     let least = all.iter().map(|d| d.1).fold(f64::INFINITY, f64::min);
-    let limit = (BETTER_FACTOR * least + BETTER_SHARE).min(DIFFERENCE_MAX);
-    let stays = |d: &&(usize, f64)| Some(d.0) == before && d.1 <= STAYS_FACTOR * limit.min(DIFFERENCE_MAX / 2.0);
-    all.iter().find(stays).or_else(|| all.iter().find(|d| d.1 <= limit)).map(|d| d.0)
+    all.iter().find(|d| d.1 <= (least + BETTER_SHARE).min(DIFFERENT_MAX)).map(|d| d.0)
+}
+
+/// The distance at three quarters of the time: a quarter of the time lies in longer ones.
+fn typical(gaps: &[f64]) -> f64 {
+    let sorted = stats::sorted(gaps);
+    let most = 0.75 * sorted.iter().sum::<f64>();
+    let mut sum = 0.0;
+    let past = |g: &&f64| {
+        sum += **g;
+        sum >= most
+    };
+    sorted.iter().find(past).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -50,6 +50,8 @@ const BETTER: f64 = 4.5;
 const SURPRISE: f64 = 5.0;
 /// An arm is slow if both of its single steps took longer by this share of the step.
 const SLOW: f64 = 0.15;
+/// Single steps after which an arm that was slow in all of them is left out, however noisy steps are.
+const PROBES_MAX: usize = 6;
 /// Excess of one step over the middle of its block that counts at most, in standard deviations and as a share: other
 /// things also delay steps.
 const CLIP_DEVIATIONS: f64 = 4.0;
@@ -265,7 +267,9 @@ impl StepRace {
         let mut blocks = Vec::new();
         for _ in 0..RACE_BLOCKS {
             self.random.shuffle(&mut arms);
-            blocks.extend(arms.iter().map(|a| (*a, RACE_STEPS)));
+            // An arm that seems slow costs too much for a long block, but a pause may have hit both of its steps.
+            let steps = |a: usize| if self.seems_slow(a) { 1 } else { RACE_STEPS };
+            blocks.extend(arms.iter().map(|a| (*a, steps(*a))));
         }
         Some(self.around(self.auto, &blocks, RACE_GAP))
     }
@@ -299,6 +303,11 @@ impl StepRace {
         self.pooled(&rival.effects).map_or_else(probed, |e| e.share)
     }
 
+    /// It was slow in every single step, and has not raced.
+    fn seems_slow(&self, arm: usize) -> bool {
+        self.rivals[arm].effects.is_empty() && self.likely(arm) > SLOW
+    }
+
     fn is_alive(&self, arm: usize) -> bool {
         let rival = &self.rivals[arm];
         !rival.slow && !rival.out && rival.effects.len() < RACE_BLOCKS_MAX
@@ -327,6 +336,9 @@ impl StepRace {
             }
             match self.stage {
                 Stage::Probe => self.rivals[b.arm].probes.push(measured.excess_steps(from, b.steps as usize)),
+                Stage::Race if b.steps == 1 => {
+                    self.rivals[b.arm].probes.push(measured.excess_steps(from, 1));
+                }
                 Stage::Race => self.rivals[b.arm].effects.push(effect),
                 Stage::Check if b.arm == self.auto => {
                     self.fresh.push(effect);
@@ -379,6 +391,9 @@ impl StepRace {
             let Some(e) = self.pooled(&self.rivals[a].effects).or_else(|| self.probed(a)) else { continue };
             let hopeless = e.share - 2.0 * e.error > to_beat || e.share > 2.0 * e.error + GATE;
             self.rivals[a].out |= Some(a) == best.map(|b| b.0) || hopeless;
+        }
+        for a in self.others() {
+            self.rivals[a].out |= self.seems_slow(a) && self.rivals[a].probes.len() >= PROBES_MAX;
         }
         self.because = match best {
             Some((_, e)) => format!("steps {:.1} % shorter than with AUTO in {} blocks", -100.0 * e.share, e.blocks),
