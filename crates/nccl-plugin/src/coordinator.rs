@@ -46,8 +46,10 @@ pub enum CoordinatorMode {
         build: LearnerBuilder,
         /// Also try algorithms that the communicator does not use at AUTO.
         explore_all: bool,
-        /// Times of single calls judge the arms: GPU times, or a script's.
-        by_call: bool,
+        /// A test's script gives the times of single calls, which judge the arms.
+        is_scripted: bool,
+        /// GPU times judge the arms.
+        by_kernel: bool,
         /// NCCL reports GPU times: they judge the arms if steps cannot.
         has_kernel_times: bool,
     },
@@ -63,7 +65,7 @@ pub struct EpochCoordinator {
     tuner: LoopTuner,
     /// GPU times judge the arms because steps could not.
     fell_back: bool,
-    by_call: bool,
+    by_kernel: bool,
     /// Bit set of algorithms that AUTO has used: their connections exist.
     connected: u8,
     in_force: u64,
@@ -115,7 +117,10 @@ pub type Outgoing = (usize, ToMember);
 impl EpochCoordinator {
     /// A coordinator for a communicator of `members` ranks.
     pub fn new(members: usize, mode: CoordinatorMode) -> Self {
-        let by_call = matches!(mode, CoordinatorMode::Learn { by_call: true, .. });
+        let (by_kernel, by_call) = match &mode {
+            CoordinatorMode::Learn { is_scripted, by_kernel, .. } => (*by_kernel, *is_scripted || *by_kernel),
+            CoordinatorMode::Fixed(_) => (false, false),
+        };
         EpochCoordinator {
             leader: Leader::new(members, REPEAT_US, GIVE_UP_US),
             members,
@@ -124,7 +129,7 @@ impl EpochCoordinator {
             slots: BTreeMap::new(),
             tuner: LoopTuner::new(by_call),
             fell_back: false,
-            by_call,
+            by_kernel,
             connected: 0,
             in_force: 0,
             plans: Vec::new(),
@@ -218,7 +223,7 @@ impl EpochCoordinator {
         let (members, in_force) = (self.members, self.in_force);
         let arm = self.arm_of(s.epoch, s.slot, s.k);
         let Some(slot_state) = self.slots.get_mut(&s.slot) else { return };
-        if s.source == TimeSource::Kernel && !self.by_call {
+        if s.source == TimeSource::Kernel && !self.by_kernel {
             if let (Some(arm), Reduced::Time(time_us)) = (arm, slot_state.kernels.add(from, members, s)) {
                 let (slot, source) = (s.slot, s.source);
                 let one = LearnedTime { slot, arm, source, time_us, calls: 1, is_steady: true, is_fresh: false };
@@ -291,8 +296,8 @@ impl EpochCoordinator {
     /// Where steps cannot judge arms, GPU times do if there are any.
     fn fall_back_on_gpu_times(&mut self) {
         let has_kernel_times = matches!(self.mode, CoordinatorMode::Learn { has_kernel_times: true, .. });
-        if self.tuner.never().is_some() && has_kernel_times && !self.by_call {
-            (self.by_call, self.fell_back) = (true, true);
+        if self.tuner.never().is_some() && has_kernel_times && !self.by_kernel {
+            (self.by_kernel, self.fell_back) = (true, true);
             self.tuner = LoopTuner::new(true);
         }
     }
@@ -485,7 +490,13 @@ mod tests {
 
     fn learning(members: usize) -> EpochCoordinator {
         let build: LearnerBuilder = Box::new(|arms, slot| crate::policies::build("adaptive", arms, slot));
-        let mode = CoordinatorMode::Learn { build, explore_all: true, by_call: false, has_kernel_times: false };
+        let mode = CoordinatorMode::Learn {
+            build,
+            explore_all: true,
+            is_scripted: false,
+            by_kernel: false,
+            has_kernel_times: false,
+        };
         EpochCoordinator::new(members, mode)
     }
 

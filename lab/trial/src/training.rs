@@ -64,6 +64,8 @@ pub struct LoopSpec {
     pub lead_steps: u64,
     /// Steps of one run.
     pub steps: u64,
+    /// A step leaves out up to this many of its last calls, at random.
+    pub varies: usize,
 }
 
 /// Who decides.
@@ -204,6 +206,12 @@ struct Epoch {
 }
 
 impl Whole<'_> {
+    /// The slot's bytes in a call: the tuner orders slots by them.
+    fn bytes(&self, slot: u32) -> u64 {
+        let s = &self.spec.slots[slot as usize];
+        (1e12 * s.share / f64::from(s.calls)) as u64
+    }
+
     fn add_slots(&mut self) {
         for (i, slot) in self.spec.slots.iter().enumerate() {
             if !self.tuner.has_slot(i as u32) {
@@ -224,15 +232,16 @@ impl Decider for Whole<'_> {
         }
         let settled = self.epoch.in_use.get(&call.slot).copied().unwrap_or(0);
         let Some((_, runs)) = self.epoch.turn.as_ref().filter(|t| t.0 == call.slot) else {
-            self.tuner.on_call(call, 1 << 20, None, self.now_us as u64);
+            self.tuner.on_call(call, self.bytes(call.slot), None, self.now_us as u64);
             return settled;
         };
+        let bytes = self.bytes(call.slot);
         let k = self.begun.entry(call.slot).or_insert(0);
         let (mine, mut end) = (*k, 0);
         *k += 1;
         // A tuner that waits for its next plan counts no calls of the last one.
         let in_force = self.next.is_none();
-        self.tuner.on_call(call, 1 << 20, in_force.then_some(mine), self.now_us as u64);
+        self.tuner.on_call(call, bytes, in_force.then_some(mine), self.now_us as u64);
         if !self.spec.is_told
             && let Some((before, at)) = self.last.insert(call.slot, (mine, call.at_ns as f64 / 1e3))
             && in_force
@@ -379,7 +388,8 @@ fn play(spec: &LoopSpec, seed: u64, decider: &mut dyn Decider) -> LoopOutcome {
         let factor = line.factor(step);
         let begin = line.host_us;
         let mut calls = Vec::with_capacity(sequence.len());
-        for slot in &sequence {
+        let left_out = line.random.below(spec.varies + 1);
+        for slot in sequence.iter().rev().skip(left_out).rev() {
             let group = (number % 0xff_ffff) as u32 + 1;
             let call = SeenCall { number, slot: *slot as u32, group, at_ns: (line.host_us * 1e3) as u64 };
             let arm = decider.arm(call);
@@ -417,6 +427,7 @@ pub fn one_slot(name: &str, calls: u32, lag: usize, levels: &[f64]) -> LoopSpec 
         noise: StepNoise::PLAIN,
         lead_steps: 10,
         steps: 2_000,
+        varies: 0,
     }
 }
 
@@ -424,3 +435,57 @@ pub fn one_slot(name: &str, calls: u32, lag: usize, levels: &[f64]) -> LoopSpec 
 pub const BETTER: [f64; 5] = [0.8, 1.1, 1.3, 1.6, 2.5];
 /// No better arm.
 pub const NONE_BETTER: [f64; 5] = [1.0, 1.05, 1.3, 1.6, 2.5];
+
+/// All loops of `linkwise-lab tune evaluate --loops`, with a description.
+pub fn loops() -> Vec<(LoopSpec, String)> {
+    let mut out = Vec::new();
+    for calls in [1, 4, 8, 64] {
+        for lag in 0..=3 {
+            let (better, none) = (format!("k{calls}-lag{lag}"), format!("k{calls}-lag{lag}-none"));
+            out.push((one_slot(&better, calls, lag, &BETTER), "steps told, one arm 20 % faster".to_owned()));
+            out.push((one_slot(&none, calls, lag, &NONE_BETTER), "steps told, no better arm".to_owned()));
+        }
+    }
+    for calls in [1, 4, 8, 64] {
+        let (better, none) = (format!("untold-k{calls}"), format!("untold-k{calls}-none"));
+        let of = |name: &str, levels: &[f64]| LoopSpec { is_told: false, ..one_slot(name, calls, 1, levels) };
+        out.push((of(&better, &BETTER), "steps not told, lag 1, one arm 20 % faster".to_owned()));
+        out.push((of(&none, &NONE_BETTER), "steps not told, lag 1, no better arm".to_owned()));
+    }
+    let slot = |calls, share, levels: &[f64]| LoopSlot { calls, share, levels: levels.to_vec() };
+    for (name, levels) in [("mixed", BETTER), ("mixed-none", NONE_BETTER)] {
+        let base = one_slot(name, 1, 1, &[]);
+        let slots = vec![slot(16, 0.25, &levels), slot(4, 0.1, &levels), slot(1, 0.05, &levels)];
+        let about = "three sizes, 16, 4 and 1 calls (25, 10 and 5 % of the step), lag 1";
+        out.push((LoopSpec { slots, ..base }, about.to_owned()));
+    }
+    for (name, levels) in [("fsdp", BETTER), ("fsdp-none", NONE_BETTER)] {
+        let base = one_slot(name, 1, 1, &[]);
+        let slots = vec![slot(128, 0.25, &levels), slot(64, 0.15, &levels)];
+        out.push((LoopSpec { slots, ..base }, "128 and 64 calls of two collectives (25 and 15 %), lag 1".to_owned()));
+    }
+    let many = vec![slot(4, 0.01, &NONE_BETTER); 40];
+    let about = "40 sizes of 4 calls, 1 % of the step each, no better arm";
+    out.push((LoopSpec { slots: many, ..one_slot("many-none", 1, 1, &[]) }, about.to_owned()));
+    let noises = [
+        ("modes", "two modes (1 and 2.7 times, half of the steps each), CV 15 %", {
+            StepNoise { mode_share: 0.5, mode_factor: 2.7, cv: 0.15, ..StepNoise::PLAIN }
+        }),
+        ("rare-mode", "one step in seven takes twice as long", {
+            StepNoise { mode_share: 1.0 / 7.0, mode_factor: 2.0, ..StepNoise::PLAIN }
+        }),
+        ("memory", "a step inherits 70 % of the deviation of the step before", {
+            StepNoise { memory: 0.7, ..StepNoise::PLAIN }
+        }),
+        ("cv10", "CV 10 %", StepNoise { cv: 0.1, ..StepNoise::PLAIN }),
+        ("drift", "steps get 20 % longer in 1,000 steps", StepNoise { drift_per_1000: 0.2, ..StepNoise::PLAIN }),
+    ];
+    for (name, about, noise) in noises {
+        let of = |name: String, levels: &[f64]| LoopSpec { noise, ..one_slot(&name, 4, 1, levels) };
+        out.push((of(name.to_owned(), &BETTER), format!("4 calls, lag 1, one arm 20 % faster; {about}")));
+        out.push((of(format!("{name}-none"), &[1.0; 5]), format!("4 calls, lag 1, all arms equal; {about}")));
+    }
+    let varies = LoopSpec { varies: 3, ..one_slot("varies", 8, 1, &BETTER) };
+    out.push((varies, "5 to 8 calls per step, at random: nothing can be learned".to_owned()));
+    out
+}

@@ -349,8 +349,11 @@ impl Worker {
                 CoordinatorMode::Learn {
                     build: Box::new(build),
                     explore_all: self.config.explore_all,
-                    by_call: scripted || self.config.reward == Reward::Kernel,
-                    has_kernel_times: self.config.reward == Reward::Auto && crate::abi::profiler::kernels_wanted(),
+                    is_scripted: scripted,
+                    by_kernel: !scripted && self.config.reward == Reward::Kernel,
+                    has_kernel_times: !scripted
+                        && self.config.reward == Reward::Auto
+                        && crate::abi::profiler::kernels_wanted(),
                 }
             }
         }

@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Steps in a row with the same calls.
 pub const ALIKE: usize = 4;
+/// Steps in a row that are needed in addition for every time that the calls changed before, and at most.
+const ALIKE_AFTER_CHANGE: usize = 4;
+const ALIKE_MAX: usize = 48;
 /// Reported steps without a rhythm after which there is none.
 pub const STEPS_MAX: usize = 64;
 /// Groups at which a period is looked for the first time, and those at which the search is given up.
@@ -47,6 +50,7 @@ pub struct SeenCall {
 /// The calls of one slot in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotCadence {
+    /// Calls per step.
     pub calls: u64,
     /// Groups with such calls.
     pub groups: u64,
@@ -59,6 +63,7 @@ pub struct Cadence {
     pub begin: u64,
     /// Calls of the communicator per step.
     pub calls: u64,
+    /// The calls of each slot.
     pub slots: BTreeMap<u32, SlotCadence>,
     /// The program reported its steps.
     pub told: bool,
@@ -74,8 +79,10 @@ impl Cadence {
 /// What is known of the rhythm.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Rhythm {
+    /// Too few calls so far.
     #[default]
     Unknown,
+    /// Steps have the same calls.
     Steady(Cadence),
     /// There is none: the reason.
     None(String),
@@ -88,6 +95,10 @@ pub struct CadenceFinder {
     /// First calls of the newest reported steps that had any.
     steps: VecDeque<u64>,
     reported: usize,
+    /// Calls of the newest reported step, steps in a row that had as many, and how often the number changed.
+    newest: u64,
+    alike: usize,
+    changes: usize,
     /// Groups since the search began, and how many it needs next.
     groups: usize,
     next_search: usize,
@@ -125,6 +136,11 @@ impl CadenceFinder {
             self.rhythm = Rhythm::Unknown;
         }
         self.reported += 1;
+        if let Some(calls) = self.steps.back().map(|before| first.saturating_sub(*before)) {
+            self.changes += usize::from(self.alike > 0 && calls != self.newest);
+            self.alike = if calls == self.newest { self.alike + 1 } else { 1 };
+            self.newest = calls;
+        }
         self.steps.push_back(first);
         if self.steps.len() > ALIKE + 1 {
             self.steps.pop_front();
@@ -142,11 +158,11 @@ impl CadenceFinder {
 
     /// The cadence of the newest reported steps, if they are alike.
     fn of_steps(&self) -> Option<Cadence> {
-        if self.steps.len() <= ALIKE {
+        if self.steps.len() <= ALIKE || self.alike < (ALIKE + ALIKE_AFTER_CHANGE * self.changes).min(ALIKE_MAX) {
             return None;
         }
         let pairs = self.steps.iter().zip(self.steps.iter().skip(1));
-        let mut all = pairs.map(|(from, to)| (to - from, self.count(*from, *to)));
+        let mut all = pairs.map(|(from, to)| (to.saturating_sub(*from), self.count(*from, *to)));
         let (calls, slots) = all.next()?;
         all.all(|one| one == (calls, slots.clone())).then_some(())?;
         Some(Cadence { begin: *self.steps.back()?, calls, slots, told: true })

@@ -93,7 +93,7 @@ const TIMES_WAIT_US: u64 = 300_000;
 /// Where the times are those of calls, the budget is this many times as large: a call is only a part of a step.
 const BUDGET_OF_CALLS: f64 = 4.0;
 /// Plans in a row of which too few steps were whole, after which learning ends.
-const SPOILT_MAX: u32 = 6;
+const SPOILT_MAX: u32 = 3;
 
 /// See the module documentation. Functions of their arguments: times are passed in.
 #[derive(Default)]
