@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin test-plugin-matrix demo audit bench bench-place fmt fuzz miri
+.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin test-plugin-matrix test-plugin-hostile demo audit bench bench-place fmt fuzz miri
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ sanitize-plugin: ## the NCCL plugin in a host in C under address and undefined-b
 
 test-plugin-matrix: ## the NCCL plugin on every minor release from 2.21 to 2.32, and the long checks of the agreement
 	@scripts/test-plugin-matrix.sh
+
+test-plugin-hostile: ## cases that would make ranks of a job diverge, hang or crash, with the NCCL plugin on four releases
+	@scripts/test-plugin-hostile.sh
 
 demo: ## the main job end to end, with an HTML report in out/
 	@scripts/demo.sh

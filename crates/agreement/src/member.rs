@@ -30,6 +30,8 @@ pub struct Member {
     due: VecDeque<Arc<Epoch>>,
     /// The acknowledged proposal that waits for its verdict. Its first call is after those of `due`.
     bound: Option<Arc<Epoch>>,
+    /// The call at which the epoch in force lapses: the next arms are AUTO there, unless an epoch of `due` begins before or at it.
+    lapse: Option<u64>,
     /// Proposals up to this number have a final answer: refused, void or committed.
     settled: u64,
     /// The last committed epoch.
@@ -40,7 +42,13 @@ impl Member {
     /// The next call at which the arms may change: from this call on, the caller must ask
     /// [`action_at`](Member::action_at). `u64::MAX` if there is none.
     pub fn boundary(&self) -> u64 {
-        self.due.front().or(self.bound.as_ref()).map_or(u64::MAX, |e| e.from_call)
+        let next = self.due.front().or(self.bound.as_ref()).map_or(u64::MAX, |e| e.from_call);
+        next.min(self.lapse.unwrap_or(u64::MAX))
+    }
+
+    /// The call at which the last agreed epoch lapses.
+    fn last_lapse(&self) -> Option<u64> {
+        self.due.back().map_or(self.lapse, |e| lapse_of(e))
     }
 
     /// Handles a message of the leader and returns the answer to send. `begun`: number of calls begun. `can_run`: whether this rank can run all arms
@@ -87,7 +95,9 @@ impl Member {
         }
         let after_due = self.due.back().is_none_or(|d| d.from_call < e.from_call) && self.due.len() < DUE_MAX;
         // Calls 0 to begun - 1 have begun.
-        if begun > e.from_call || !after_due || !can_run(e) {
+        // A renewal continues exactly where the last epoch lapses; any epoch ends after it begins.
+        let fits = e.from_call < e.until_call && (!e.renews || self.last_lapse() == Some(e.from_call));
+        if begun > e.from_call || !after_due || !fits || !can_run(e) {
             self.settled = e.number;
             return Some(refuse);
         }
@@ -98,21 +108,42 @@ impl Member {
     /// The action at a call that is counted as begun. Call this function again after [`CallAction::Switch`]: several
     /// epochs may begin between two calls of a slow rank.
     pub fn action_at(&mut self, call: u64) -> CallAction {
-        if self.due.front().is_some_and(|e| call >= e.from_call)
-            && let Some(epoch) = self.due.pop_front()
-        {
-            return CallAction::Switch(epoch);
+        loop {
+            let lapse = self.lapse.filter(|l| call >= *l);
+            if let Some(epoch) =
+                self.due.pop_front_if(|e| call >= e.from_call && lapse.is_none_or(|l| e.from_call <= l))
+            {
+                self.lapse = lapse_of(&epoch);
+                if epoch.renews {
+                    continue; // the arms and the counts of their runs stay
+                }
+                return CallAction::Switch(epoch);
+            }
+            let bound = self.bound.as_ref().map(|e| e.from_call).filter(|from| call >= *from);
+            return match (lapse, bound) {
+                // The proposal may replace or renew what would lapse.
+                (Some(l), None) => self.lapse_at(l),
+                (Some(l), Some(from)) if l < from => self.lapse_at(l),
+                (_, Some(_)) => CallAction::Wait,
+                (None, None) => CallAction::Proceed,
+            };
         }
-        match &self.bound {
-            Some(e) if call >= e.from_call => CallAction::Wait,
-            _ => CallAction::Proceed,
-        }
+    }
+
+    fn lapse_at(&mut self, call: u64) -> CallAction {
+        self.lapse = None;
+        CallAction::Switch(Arc::new(Epoch::new(0, call, Vec::new())))
     }
 
     /// The acknowledged epoch that waits for its verdict.
     pub fn bound_to(&self) -> Option<&Arc<Epoch>> {
         self.bound.as_ref()
     }
+}
+
+/// The call at which an epoch lapses, if it does.
+fn lapse_of(e: &Epoch) -> Option<u64> {
+    Some(e.until_call).filter(|until| *until < u64::MAX)
 }
 
 #[cfg(test)]
@@ -166,5 +197,61 @@ mod tests {
     fn arms_that_this_rank_cannot_run_are_refused() {
         let answer = Member::default().on_message(&ToMember::Propose(epoch(1, 10)), 0, |_| false);
         assert_eq!(answer, Some(ToLeader::Refuse { epoch: 1, begun: 0 }));
+    }
+
+    /// A member that has acknowledged this epoch and knows that it is committed.
+    fn committed(m: &mut Member, e: &Arc<Epoch>) {
+        let ack = m.on_message(&ToMember::Propose(e.clone()), 0, |_| true);
+        assert_eq!(ack, Some(ToLeader::Ack { epoch: e.number, begun: 0 }));
+        m.on_message(&ToMember::Commit(e.number), 0, |_| true);
+    }
+
+    fn lapsing(number: u64, from_call: u64, until_call: u64, renews: bool) -> Arc<Epoch> {
+        Arc::new(Epoch { until_call, renews, ..Epoch::new(number, from_call, Vec::new()) })
+    }
+
+    #[test]
+    fn an_epoch_lapses_to_auto_unless_it_was_renewed() {
+        let auto = |call| CallAction::Switch(Arc::new(Epoch::new(0, call, Vec::new())));
+        let mut m = Member::default();
+        let e = lapsing(1, 10, 20, false);
+        committed(&mut m, &e);
+        assert_eq!(
+            (m.action_at(10), m.action_at(19), m.boundary()),
+            (CallAction::Switch(e.clone()), CallAction::Proceed, 20)
+        );
+        let mut renewed = m.clone();
+        assert_eq!((m.action_at(20), m.action_at(20), m.boundary()), (auto(20), CallAction::Proceed, u64::MAX));
+        committed(&mut renewed, &lapsing(2, 20, 30, true));
+        assert_eq!((renewed.action_at(20), renewed.boundary()), (CallAction::Proceed, 30));
+        assert_eq!(renewed.action_at(31), auto(30), "a rank that asks late lapses at the same call");
+        // A member that knows no verdict on the renewal does not guess.
+        let mut bound = Member::default();
+        committed(&mut bound, &e);
+        bound.on_message(&ToMember::Propose(lapsing(2, 20, 30, true)), 5, |_| true);
+        assert_eq!(bound.action_at(20), CallAction::Switch(e));
+        assert_eq!(bound.action_at(20), CallAction::Wait);
+        bound.on_message(&ToMember::Abort(2), 20, |_| true);
+        assert_eq!(bound.action_at(20), auto(20));
+    }
+
+    #[test]
+    fn a_renewal_of_anything_but_the_last_epoch_is_refused() {
+        let mut m = Member::default();
+        committed(&mut m, &lapsing(1, 10, 20, false));
+        for (number, from, until) in [(2, 19, 30), (3, 21, 30), (4, 20, 20)] {
+            let answer = m.on_message(&ToMember::Propose(lapsing(number, from, until, true)), 0, |_| true);
+            assert_eq!(answer, Some(ToLeader::Refuse { epoch: number, begun: 0 }), "{from} {until}");
+        }
+    }
+
+    #[test]
+    fn a_question_binds_to_nothing() {
+        let mut m = Member::default();
+        let e = epoch(1, u64::MAX);
+        let ready = Some(ToLeader::Ready { epoch: 1, begun: 3, digest: None, slots: Vec::new() });
+        assert_eq!(m.on_message(&ToMember::Ask(e.clone()), 3, |_| true), ready);
+        assert_eq!(m, Member::default());
+        assert_eq!(m.on_message(&ToMember::Ask(e), 3, |_| false), Some(ToLeader::Refuse { epoch: 1, begun: 3 }));
     }
 }

@@ -49,11 +49,7 @@ impl Announcement {
             ordinal: r.u32()?,
             settings: r.u64()?,
         };
-        if a.size == 0
-            || a.size as usize > RANKS_MAX
-            || a.ordinal >= MEMBERS_PER_PROCESS_MAX
-            || a.rank >= a.size as i32
-            || a.rank < -1
+        if a.size == 0 || a.ordinal >= MEMBERS_PER_PROCESS_MAX || i64::from(a.rank) >= i64::from(a.size) || a.rank < -1
         {
             return Err(Malformed("an announcement has impossible values"));
         }
@@ -89,6 +85,8 @@ pub enum Disagreement {
     Size,
     /// A rank announced twice, or only some ranks know their number.
     Ranks,
+    /// More than [`RANKS_MAX`] ranks.
+    TooLarge,
 }
 
 impl std::fmt::Display for Disagreement {
@@ -100,6 +98,7 @@ impl std::fmt::Display for Disagreement {
             Disagreement::Size => {
                 "the ranks announced different communicator sizes; does another job use the same rendezvous?"
             }
+            Disagreement::TooLarge => "it has more than 4096 ranks, the most that can agree",
             Disagreement::Ranks => "a rank announced itself twice; does another job use the same rendezvous?",
         })
     }

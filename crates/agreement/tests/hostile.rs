@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use wire::{Address, FRAME_BYTES_MAX, Link, Listener};
+use wire::{Address, FRAME_BYTES_MAX, Link, Listener, auth};
 
 fn until<E: Endpoint>(ends: &mut [E], done: impl FnMut(&[Vec<TransportEvent>]) -> bool) -> Vec<Vec<TransportEvent>> {
     common::until(ends.iter_mut().map(|e| e as _).collect(), done)
@@ -162,8 +162,7 @@ fn a_tcp_peer_with_another_token_receives_nothing() {
         other.flush();
         other.receive(|f| panic!("{f:?}"));
     }
-    assert!(other.is_broken());
-    assert!(matches!(keeper[0].notes().as_slice(), [n] if n.contains("LINKWISE_TOKEN")));
+    assert_eq!(other.broken_reason(), Some(wire::link::WRONG_TOKEN));
 }
 
 #[test]
@@ -172,9 +171,22 @@ fn a_frame_over_the_limit_ends_its_connection_and_no_other() {
     let mut ends = [sockets(&rendezvous, ids[0]), sockets(&rendezvous, ids[1])];
     connect_pair(&mut ends, 1, &ids);
     let Address::Tcp(at) = address_of(&rendezvous) else { panic!() };
+    // A peer that knows the token.
     let mut raw = TcpStream::connect(at).unwrap();
-    let too_long = (FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
-    raw.write_all(&[9u32.to_le_bytes().as_slice(), b"lnkwise2t", &too_long].concat()).unwrap();
+    let framed = |body: &[u8]| [&(body.len() as u32).to_le_bytes(), body].concat();
+    let a = auth::nonce().unwrap();
+    raw.write_all(&framed(&[auth::MAGIC.as_slice(), &a].concat())).unwrap();
+    let mut challenge = [0; 4 + 8 + auth::NONCE_BYTES + auth::PROOF_BYTES];
+    std::thread::scope(|s| {
+        let read = s.spawn(|| raw.read_exact(&mut challenge).unwrap());
+        while !read.is_finished() {
+            until(&mut ends, |_| true);
+            ends[0].poll(Duration::from_millis(2), &mut Vec::new());
+        }
+    });
+    let b = auth::Nonce::try_from(&challenge[12..12 + auth::NONCE_BYTES]).unwrap();
+    raw.write_all(&framed(&auth::proof(b"t", auth::Role::Connects, &a, &b))).unwrap();
+    raw.write_all(&(FRAME_BYTES_MAX as u32 + 100).to_le_bytes()).unwrap();
     raw.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let begin = Instant::now();
     let mut ended = false;
@@ -206,7 +218,8 @@ fn a_connection_that_claims_to_be_another_process_is_dropped() {
         },
         Packet::Disagreed { comm: 1, reason: Disagreement::Size },
     ];
-    for lie in lies {
+    for (k, lie) in lies.into_iter().enumerate() {
+        let me = unique(320 + k as u64); // each thing is said once
         let mut liar = Raw::connect(&address_of(&rendezvous));
         liar.0.send(&Packet::Hello(me).bytes());
         liar.0.send(&lie.bytes());
@@ -238,9 +251,13 @@ fn a_wrong_rank_or_size_disables_tuning_only_for_its_communicator() {
         ends[0].poll(Duration::ZERO, &mut Vec::new());
         let mut raw = Raw::connect(&address_of(&rendezvous));
         raw.0.send(&Packet::Announce(announcement(1, rank, size, liar), Vec::new()).bytes());
-        let events = until(&mut ends, |e| !e[0].is_empty());
+        let mut received = Vec::new();
+        let events = until(&mut ends, |e| {
+            received.extend(raw.packets());
+            !e[0].is_empty()
+        });
         assert_eq!(events[0], [TransportEvent::Disagreed { comm: 1, reason: why.clone() }]);
-        let (begin, mut received) = (Instant::now(), Vec::new());
+        let begin = Instant::now();
         while received.len() < 2 && begin.elapsed() < PATIENCE {
             received.extend(raw.packets());
         }
@@ -492,4 +509,85 @@ fn an_unusable_folder_is_refused_with_a_remedy() {
     assert_eq!(std::fs::metadata(&job).unwrap().permissions().mode() & 0o777, 0o700);
     std::fs::set_permissions(&job, std::fs::Permissions::from_mode(0o777)).unwrap();
     assert!(refused(folder.path()).contains("can be written by other users"));
+}
+
+/// Set in the child process that plays the evil one.
+const EVIL: &str = "LINKWISE_TEST_EVIL_AT";
+/// What the evil one prints once it listens.
+const LISTENS: &str = "evil listens";
+
+/// Not a test: a process of another user that has taken the rendezvous before the job. It prints all that it is told, and tells each rank that it
+/// leads and what to obey.
+#[test]
+#[ignore = "run by another test in a process of its own"]
+fn evil_process() {
+    use std::os::linux::net::SocketAddrExt;
+    let Ok(name) = std::env::var(EVIL) else { return };
+    let at = std::os::unix::net::SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind_addr(&at).unwrap();
+    println!("{LISTENS}");
+    let framed = |body: &[u8]| [&(body.len() as u32).to_le_bytes(), body].concat();
+    let roster = Roster { comm: 1, members: vec![MemberId { rank: 0, process: 1, ordinal: 0 }] };
+    let lead = Packet::Complete { roster, host: 1, addresses: vec![Address::Local(name)] };
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut told = [0; 4096];
+        let n = stream.read(&mut told).unwrap_or(0);
+        println!("told {:02x?}", &told[..n]);
+        let _ = stream.write_all(&framed(&[auth::MAGIC.as_slice(), &[0; 64]].concat()));
+        let _ = stream.write_all(&framed(&lead.bytes()));
+    }
+}
+
+#[test]
+fn a_process_of_another_user_at_the_rendezvous_is_told_nothing_and_obeyed_by_no_rank() {
+    use std::io::BufRead;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: only root can start a process of another user");
+        return;
+    }
+    let rendezvous = local("evil");
+    let Address::Local(name) = address_of(&rendezvous) else { panic!() };
+    // The other user may not be able to read the build folder.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let program = folder.path().join("evil");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut evil = std::process::Command::new(&program)
+        .args(["evil_process", "--exact", "--ignored", "--nocapture"])
+        .env(EVIL, &name)
+        .current_dir("/")
+        .uid(65_534)
+        .gid(65_534)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(evil.stdout.take().unwrap()).lines();
+    assert!(lines.by_ref().map_while(Result::ok).any(|l| l.contains(LISTENS)));
+    let token = b"a secret of the job";
+    let ids = [unique(80), unique(81)];
+    let mut ends = ids.map(|id| Sockets::new(rendezvous.clone(), token, None, id, id).unwrap());
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(1, i as i32, 2, ids[i]));
+    }
+    let (begin, mut events, mut notes) = (Instant::now(), Vec::new(), Vec::new());
+    while begin.elapsed() < Duration::from_secs(2) {
+        for end in &mut ends {
+            end.poll(Duration::from_millis(2), &mut events);
+            notes.extend(end.notes());
+        }
+    }
+    evil.kill().unwrap();
+    evil.wait().unwrap();
+    let told: Vec<String> = lines.map_while(Result::ok).filter(|l| l.starts_with("told")).collect();
+    assert!(!told.is_empty(), "the ranks came by");
+    assert!(told.iter().all(|l| l == "told []"), "not even a greeting: {told:?}");
+    assert_eq!(events, [], "no roster of the evil one is believed");
+    assert!(ends.iter().all(|e| e.connections() == 0 && !e.is_register()));
+    assert!(notes.len() == 2 && notes.iter().all(|n| n.contains("another user")), "one line each: {notes:?}");
+    // Once it is gone, the job finds itself.
+    let events = until(&mut ends, |e| e.iter().all(|e| is_complete(e)));
+    assert!(events.iter().all(|e| is_complete(e)), "{events:?}");
 }

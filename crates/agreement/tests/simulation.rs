@@ -4,7 +4,7 @@
 //! `LINKWISE_SIMULATION_STEPS=10000000 cargo test -p agreement --test simulation` runs longer, as `make test-plugin-matrix` does.
 
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
-use agreement::{CallAction, Leader, Member, ToLeader, ToMember};
+use agreement::{CallAction, Leader, Member, Slot, SlotPlan, ToLeader, ToMember};
 use rand::RngExt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -52,6 +52,15 @@ struct World {
     repeat_us: u64,
     /// Calls by which a rank may be ahead of the slowest live rank: kernels wait for each other.
     drift: u64,
+    /// Time from a proposal to its first call, us; 0: as near as possible.
+    lead_us: u64,
+    /// Members are asked before they are bound.
+    asks: bool,
+    /// Every so many us one rank is disturbed, in turn by a cut of its connection, a stop of its agreement thread and a stop of its process; the time
+    /// that it lasts, from and to, us.
+    disturbed: Option<(u64, [u64; 2])>,
+    /// Only cuts, and each hits a rank that is bound and does not know the verdict.
+    aimed: bool,
 }
 
 impl Default for World {
@@ -69,6 +78,10 @@ impl Default for World {
             breaks: 0.0,
             repeat_us: REPEAT_US,
             drift: 32,
+            lead_us: 0,
+            asks: true,
+            disturbed: None,
+            aimed: false,
         }
     }
 }
@@ -80,6 +93,7 @@ enum Event {
     ToLeader(usize, Vec<u8>),
     LeaderTick,
     Break,
+    Disturb,
     Die(usize),
 }
 
@@ -97,6 +111,9 @@ struct Outcome {
     /// By rank: the first call of the proposal that the rank is bound to at the end.
     bound: Vec<Option<u64>>,
     broken: u64,
+    disturbances: u64,
+    /// Epochs that lapsed.
+    lapsed: u64,
 }
 
 /// Live ranks by number of calls begun.
@@ -151,6 +168,15 @@ struct Rank {
     waiting: Option<u64>,
     /// Until when its connection to the leader is broken.
     cut_until: u64,
+    /// Until when its agreement thread, and its process, stand still.
+    deaf_until: u64,
+    stopped_until: u64,
+}
+
+/// Arms for one slot: an epoch without plans means AUTO and never lapses.
+fn plans() -> Vec<SlotPlan> {
+    let arm = tune::Arm::new(tune::Algorithm::Tree, tune::Protocol::Ll);
+    vec![SlotPlan { slot: Slot::of(tune::Collective::AllReduce, 1 << 20), runs: Vec::new(), settled: arm }]
 }
 
 fn run(world: &World, rule: Rule) -> Outcome {
@@ -179,7 +205,13 @@ impl<'a> Simulation<'a> {
             in_force: 0,
             waiting: None,
             cut_until: 0,
+            deaf_until: 0,
+            stopped_until: 0,
         };
+        let mut leader = Leader::new(n, world.repeat_us, GIVE_UP_US).lead(world.lead_us);
+        if !world.asks {
+            leader = leader.without_question();
+        }
         Simulation {
             world,
             rule,
@@ -187,7 +219,7 @@ impl<'a> Simulation<'a> {
             now: 0,
             events: BinaryHeap::new(),
             scheduled: 0,
-            leader: Leader::new(n, world.repeat_us, GIVE_UP_US),
+            leader,
             due_from: 0,
             acks: BTreeMap::new(),
             ranks: (0..n).map(rank).collect(),
@@ -220,10 +252,48 @@ impl<'a> Simulation<'a> {
         if self.world.breaks > 0.0 {
             self.schedule(1000, Event::Break);
         }
+        if let Some((every, _)) = self.world.disturbed {
+            self.schedule(every, Event::Disturb);
+        }
+    }
+
+    /// Until when this event cannot happen, because its rank stands still.
+    fn stands_until(&self, event: &Event) -> u64 {
+        let rank = |i: usize| &self.ranks[i];
+        match event {
+            Event::Call(i) => rank(*i).stopped_until,
+            Event::ToMember(i, _) => rank(*i).stopped_until.max(rank(*i).deaf_until),
+            Event::ToLeader(..) | Event::LeaderTick => rank(0).stopped_until.max(rank(0).deaf_until),
+            _ => 0,
+        }
     }
 
     fn handle(&mut self, event: Event) {
+        let until = self.stands_until(&event);
+        if until > self.now {
+            return self.schedule(until, event);
+        }
         match event {
+            Event::Disturb => {
+                let Some((every, [least, most])) = self.world.disturbed else { return };
+                let until = self.now + self.rng.random_range(least..=most);
+                let mut i = self.rng.random_range(1..self.world.ranks);
+                if self.world.aimed {
+                    let is_bound = |i: &usize| self.ranks[*i].member.bound_to().is_some();
+                    let Some(bound) = (1..self.world.ranks).find(is_bound) else {
+                        return self.schedule(self.now + 20, Event::Disturb);
+                    };
+                    i = bound;
+                }
+                match self.out.disturbances % 3 {
+                    _ if self.world.aimed => self.ranks[i].cut_until = until,
+                    0 => self.ranks[i].cut_until = until,
+                    1 => self.ranks[i].deaf_until = until,
+                    _ => self.ranks[i].stopped_until = until,
+                }
+                self.out.disturbances += 1;
+                self.schedule(self.now + every, Event::Disturb);
+            }
             Event::Die(i) => {
                 self.ranks[i].alive = false;
                 self.pace.moved(self.ranks[i].begun, None);
@@ -375,9 +445,13 @@ impl<'a> Simulation<'a> {
     fn tick_leader(&mut self) {
         let (now, begun) = (self.now, self.ranks[0].begun);
         let mut out = Vec::new();
+        self.leader.note_begun(begun);
         self.leader.tick(now, |to, m| out.push((to, m)));
+        if self.leader.take_lapsed() {
+            self.out.lapsed += 1;
+        }
         if self.leader.is_idle() && begun >= self.due_from {
-            self.leader.propose(Vec::new(), begun, now, |to, m| out.push((to, m)));
+            self.leader.propose(plans(), begun, now, |to, m| out.push((to, m)));
         }
         self.send_to_members(out);
         self.schedule(now + 1000, Event::LeaderTick);
@@ -455,6 +529,10 @@ fn ranks_agree_on_bad_networks_and_when_ranks_die() {
             breaks: if seed % 3 == 0 { 0.1 } else { 0.0 },
             repeat_us: 20_000, // shorter, since many messages are lost
             drift: if seed % 5 == 0 { u64::MAX / 2 } else { 16 },
+            lead_us: [0, 5_000, 50_000][seed as usize % 3],
+            asks: seed % 4 > 0,
+            disturbed: (seed % 3 == 1).then_some((7_000, [100, 60_000])),
+            aimed: false,
         };
         let out = run(&world, Rule::Agreed);
         assert_eq!(out.divergence, None, "{world:?}");
@@ -514,4 +592,54 @@ fn the_check_detects_every_broken_rule() {
     for world in [quiet, wild] {
         assert_eq!(run(&world, Agreed).divergence, None);
     }
+}
+
+/// A job of 24 ranks with so many disturbances.
+fn disturbed(world: World, count: u64) -> Outcome {
+    let world = World { ranks: 24, steps: u64::MAX, slow_ranks: 1, repeat_us: 20_000, ..world };
+    let mut simulation = Simulation::new(&world, Rule::Agreed);
+    simulation.schedule_first_events();
+    while let Some(Reverse((now, _, event))) = simulation.events.pop()
+        && simulation.out.disturbances < count
+    {
+        simulation.now = now;
+        simulation.handle(event);
+        simulation.count_ended_epochs();
+    }
+    simulation.outcome()
+}
+
+#[test]
+fn no_call_waits_for_a_cut_or_a_stop_that_is_shorter_than_the_lead() {
+    const LEAD_US: u64 = 200_000;
+    let shorter = Some((50_000, [1_000, LEAD_US - 1]));
+    let longer = Some((10 * LEAD_US, [LEAD_US, 8 * LEAD_US]));
+    let old = World { disturbed: shorter, asks: false, ..World::default() };
+    let new = World { disturbed: shorter, lead_us: LEAD_US, ..World::default() };
+    let long = World { disturbed: longer, ..new.clone() };
+    let aimed = World { disturbed: longer, aimed: true, ..new.clone() };
+    let all = [
+        ("1,000 shorter than 0.2 s, proposals as near as possible", old, 1000),
+        ("1,000 shorter than 0.2 s, a lead of 0.2 s", new, 1000),
+        ("60 longer than 0.2 s, a lead of 0.2 s", long, 60),
+        ("20 longer than 0.2 s, each in the instant before the verdict", aimed, 20),
+    ];
+    let waits = all.map(|(what, world, count)| {
+        let out = disturbed(world, count);
+        println!(
+            "{what}: {} epochs committed, {} void, {} lapsed; {} waits, longest {:.1} ms",
+            out.committed,
+            out.aborted,
+            out.lapsed,
+            out.waits_us.len(),
+            out.waits_us.last().copied().unwrap_or(0) as f64 / 1e3
+        );
+        assert_eq!((out.divergence, out.disturbances), (None, count), "{what}");
+        assert!(out.committed > 0, "{what}: {out:?}");
+        out.waits_us
+    });
+    assert!(waits[0].iter().filter(|us| **us > 20_000).count() > 100, "the old rule waits");
+    assert_eq!(waits[1], [] as [u64; 0]);
+    assert_eq!(waits[2], [] as [u64; 0], "a cut must also hit the instant before the verdict");
+    assert!(!waits[3].is_empty(), "the one case in which a rank cannot know");
 }

@@ -3,6 +3,7 @@
 
 mod error;
 pub mod launched;
+pub mod limits;
 pub mod plugin;
 pub mod report;
 pub mod signals;

@@ -69,6 +69,22 @@ fn the_exit_code_is_that_of_the_command() {
 }
 
 #[test]
+fn the_command_may_open_as_many_files_as_the_hard_limit_allows() {
+    let run = format!(
+        "ulimit -Sn 200; exec {} run --observe -- sh -c 'ulimit -Sn; ulimit -Hn'",
+        env!("CARGO_BIN_EXE_linkwise")
+    );
+    let out = Command::new("sh").args(["-c", &run]).output().unwrap();
+    let said = String::from_utf8(out.stdout).unwrap();
+    let limits: Vec<&str> = said.split_whitespace().collect();
+    assert!(
+        matches!(limits.as_slice(), [soft, hard] if soft == hard),
+        "{said} {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+#[test]
 fn a_signal_goes_to_the_command() {
     let ready = tempfile::tempdir().unwrap();
     let file = ready.path().join("ready");

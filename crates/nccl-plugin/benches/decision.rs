@@ -41,7 +41,7 @@ fn decision(bencher: divan::Bencher<'_, '_>, n: usize) {
         table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 80.0, 65.0, 75.0]);
         let mut channels = 0;
         let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
-        comms[at].call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut channels, |_| {});
+        comms[at].call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut channels, |_| {}).unwrap();
         while comms[at].take_decision().is_some() {}
         table
     });

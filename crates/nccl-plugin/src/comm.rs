@@ -35,6 +35,8 @@ use wire::Ring;
 pub const RING_RECORDS: usize = 64;
 /// The same with a trace, which should be complete.
 pub const RING_RECORDS_TRACED: usize = 1024;
+/// Time that an aborted call has to leave NCCL before the communicator is freed.
+pub const ABORT_GRACE: Duration = Duration::from_millis(100);
 /// A rank logs a warning after it has waited this long for a verdict.
 pub const WAIT_BEFORE_LOG: Duration = Duration::from_secs(1);
 /// Bits of a slot's value: `RUNS_FLAG` and the index of its runs, or `ARM_FLAG` and an arm's code, or 0 for AUTO.
@@ -95,6 +97,19 @@ struct CallRecord {
     captured: bool,
     k: Option<u64>,
     survey: Survey,
+}
+
+/// The communicator was aborted while one of its calls waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aborted;
+
+/// What the call path decided about a call.
+struct NextArm {
+    number: u64,
+    arm: Arm,
+    /// See [`CallDecision::k`].
+    k: Option<u64>,
+    captured: bool,
 }
 
 /// The source of the communicator's arms.
@@ -269,43 +284,56 @@ impl Comm {
 
     /// One call: makes the arm in force the cheapest entry of the cost table and sets `channels` if the arm has a channel count. A table without a
     /// possible entry is not a call. Under 200 ns away from boundaries; no allocation, lock or system call.
+    ///
+    /// # Errors
+    /// The communicator was aborted while the call waited for a verdict: nothing of it may be used any more.
     #[inline]
-    pub fn call(&self, call: Call, costs: &mut CostTable<'_>, channels: &mut i32, log: impl Fn(&str)) {
+    pub fn call(
+        &self,
+        call: Call,
+        costs: &mut CostTable<'_>,
+        channels: &mut i32,
+        log: impl Fn(&str),
+    ) -> Result<(), Aborted> {
         let survey = costs.survey();
-        let Some(collective) = Collective::tuned_of_number(call.collective) else { return };
+        let Some(collective) = Collective::tuned_of_number(call.collective) else { return Ok(()) };
         if survey.is_empty() {
-            return;
+            return Ok(());
         }
         let slot = Slot::of(collective, call.bytes);
-        let (number, arm, k, captured) = self.next_arm(slot, log);
+        let NextArm { number, arm, k, captured } = self.next_arm(slot, log)?;
         let taken = costs.prefer(arm, &survey) || arm.forced.is_none();
         if let Some(n) = arm.channels.filter(|_| taken && may_set_channels(arm, &survey)) {
             *channels = i32::from(n);
         }
         self.record(CallRecord { number, call, collective, arm, taken, captured, k, survey });
+        Ok(())
     }
 
     /// One call without a cost table (tuner API v2): returns the algorithm and protocol to request, if any. `can` tells which ones are always
     /// possible. NCCL 2.21 asks twice per call; the second question gets the same answer and is not counted.
+    ///
+    /// # Errors
+    /// As [`call`](Comm::call).
     pub fn call_without_table(
         &self,
         call: Call,
         can: impl Fn(Algorithm, Protocol) -> bool,
         log: impl Fn(&str),
-    ) -> Option<(Algorithm, Protocol)> {
-        let collective = Collective::tuned_of_number(call.collective)?;
+    ) -> Result<Option<(Algorithm, Protocol)>, Aborted> {
+        let Some(collective) = Collective::tuned_of_number(call.collective) else { return Ok(None) };
         let question = (call.bytes << 3 | call.collective as u64).wrapping_add(1);
         let arm = if self.last_question.swap(0, Ordering::Relaxed) == question {
             arm_of_code(self.last_answer.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO)
         } else {
-            let (number, arm, k, captured) = self.next_arm(Slot::of(collective, call.bytes), log);
+            let NextArm { number, arm, k, captured } = self.next_arm(Slot::of(collective, call.bytes), log)?;
             self.last_question.store(question, Ordering::Relaxed);
             self.last_answer.store(arm_code(arm), Ordering::Relaxed);
             let taken = arm.forced.is_none_or(|(a, p)| can(a, p));
             self.record(CallRecord { number, call, collective, arm, taken, captured, k, survey: Survey::UNKNOWN });
             arm
         };
-        arm.forced.filter(|(a, p)| can(*a, *p))
+        Ok(arm.forced.filter(|(a, p)| can(*a, *p)))
     }
 
     #[inline]
@@ -334,7 +362,7 @@ impl Comm {
     }
 
     #[inline]
-    fn next_arm(&self, slot: Slot, log: impl Fn(&str)) -> (u64, Arm, Option<u64>, bool) {
+    fn next_arm(&self, slot: Slot, log: impl Fn(&str)) -> Result<NextArm, Aborted> {
         let provisional = self.is_provisional();
         if provisional {
             self.enter_group();
@@ -342,7 +370,7 @@ impl Comm {
         // SeqCst, paired with `on_message`: either the proposal sees this call as begun, or this call sees the proposal's boundary.
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
         if number >= self.boundary.load(Ordering::SeqCst) {
-            crate::overhead::boundary(|| self.cross_boundary(number, log));
+            crate::overhead::boundary(|| self.cross_boundary(number, log))?;
         }
         self.digest.add(number, slot, provisional);
         let captured = self.captured.load(Ordering::Relaxed);
@@ -350,24 +378,26 @@ impl Comm {
         if value & RUNS_FLAG == 0 {
             let arm =
                 if value & ARM_FLAG == 0 { Arm::AUTO } else { arm_of_code(value & !ARM_FLAG).unwrap_or(Arm::AUTO) };
-            return (number, arm, None, captured);
+            return Ok(NextArm { number, arm, k: None, captured });
         }
         let Some(cell) = self.cells.get((value & !RUNS_FLAG) as usize) else {
-            return (number, Arm::AUTO, None, captured);
+            return Ok(NextArm { number, arm: Arm::AUTO, k: None, captured });
         };
         if captured {
-            return (number, cell.settled(), None, true); // a captured call is replayed many times: it does not explore and is not counted
+            // A captured call is replayed many times: it does not explore and is not counted.
+            return Ok(NextArm { number, arm: cell.settled(), k: None, captured });
         }
         let (arm, k) = cell.next_call(self.asked_group.load(Ordering::Relaxed));
-        (number, arm, Some(k), false)
+        Ok(NextArm { number, arm, k: Some(k), captured })
     }
 
     /// At a boundary: installs the epochs that apply from this call on; waits if this rank is bound and the verdict is unknown.
     #[cold]
-    fn cross_boundary(&self, number: u64, log: impl Fn(&str)) {
+    fn cross_boundary(&self, number: u64, log: impl Fn(&str)) -> Result<(), Aborted> {
         let mut boundary_state = self.boundary_state();
         let mut since: Option<Instant> = None;
         let mut said = false;
+        let mut aborted = false;
         loop {
             match boundary_state.action_at(number) {
                 CallAction::Proceed => break,
@@ -376,7 +406,10 @@ impl Comm {
                     self.install(Some(&epoch));
                     boundary_state.in_force = Some(epoch);
                 }
-                CallAction::Wait if boundary_state.ended => break,
+                CallAction::Wait if boundary_state.ended => {
+                    aborted = true;
+                    break;
+                }
                 CallAction::Wait => {
                     let begin = *since.get_or_insert_with(Instant::now);
                     if begin.elapsed() >= WAIT_BEFORE_LOG && !said {
@@ -405,6 +438,7 @@ impl Comm {
         if boundary_state.ended {
             self.verdict.notify_all();
         }
+        if aborted { Err(Aborted) } else { Ok(()) }
     }
 
     /// Puts an epoch in force; `None`: AUTO, as before the first one.

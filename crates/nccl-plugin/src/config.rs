@@ -7,7 +7,7 @@ use crate::launcher;
 use crate::profile::Profile;
 use crate::rewards::Script;
 use agreement::Rendezvous;
-use agreement::launcher::{JobProcess, attempt, is_on_one_host, job, process};
+use agreement::launcher::{JobProcess, TORCHRUN, attempt, is_on_one_host, job, process};
 use agreement::transport::IntraNodeTransport;
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -78,6 +78,10 @@ pub struct Config {
     pub epoch_calls: u32,
     /// `LINKWISE_INTRA_NODE_TRANSPORT`: how ranks of one host communicate; socket or memory.
     pub intra_node_transport: IntraNodeTransport,
+    /// `LINKWISE_LEAD`: how long before its first call a change is agreed on, by the measured rate of calls.
+    pub lead: Duration,
+    /// `LINKWISE_ON_SILENCE`: what a call does that waits for a verdict which does not come.
+    pub on_silence: OnSilence,
     /// Read only with `LINKWISE_TEST=1`.
     pub test: TestOptions,
 }
@@ -91,6 +95,15 @@ pub enum KernelTimes {
     On,
     /// `force`: on every release.
     Force,
+}
+
+/// What a process does when a call waits for a verdict that does not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnSilence {
+    /// The call waits on.
+    Wait,
+    /// The process ends with an error.
+    AbortProcess,
 }
 
 /// The time that judges an arm.
@@ -135,7 +148,7 @@ impl std::fmt::Display for ConfigError {
 }
 
 /// Names of settings in the file; the variable of `key` is `LINKWISE_KEY`.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 21] = [
     "mode",
     "policy",
     "profile",
@@ -155,11 +168,19 @@ const KEYS: [&str; 19] = [
     "kernel_times",
     "epoch_calls",
     "reward",
+    "lead",
+    "on_silence",
 ];
 /// Former names of settings, still accepted in the file and as variables.
 const FORMER_KEYS: [(&str, &str); 2] = [("rendezvous", "meeting"), ("intra_node_transport", "inside")];
 /// Set by `linkwise run`: the rendezvous if neither the user nor a launcher names one. Also accepted under its former name.
 const RENDEZVOUS_FALLBACK: [&str; 2] = ["LINKWISE_RENDEZVOUS_FALLBACK", "LINKWISE_MEETING_ELSE"];
+/// Default of `lead`, seconds.
+const LEAD_S_DEFAULT: f64 = 5.0;
+/// Largest `lead`, seconds.
+const LEAD_S_MAX: f64 = 600.0;
+/// Set by `linkwise run`: a random token, if the user sets none.
+const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
 const EPOCH_CALLS: &str = "a number of calls, 1 to 65536";
 /// Settings of tests only.
 const TEST_KEYS: [&str; 5] = ["test", "test_rewards", "test_alone", "test_panic", "test_unlike"];
@@ -289,7 +310,11 @@ impl<'a> Sources<'a> {
 
     fn token(&self) -> Result<String, ConfigError> {
         let most = agreement::transport::TOKEN_BYTES_MAX;
-        match self.get("token").or_else(|| job(&self.env).map(|j| (j, "the launcher's job id".into()))) {
+        // torchrun's agents on several hosts are each started by a `linkwise run` of their own, with tokens of their own.
+        let torchrun_of_several = (self.env)(TORCHRUN.processes_on_host).is_some() && !is_on_one_host(&self.env);
+        let fallback = || self.set_variable(TOKEN_FALLBACK).filter(|_| !torchrun_of_several);
+        let said = self.get("token").or_else(fallback);
+        match said.or_else(|| job(&self.env).map(|j| (j, "the launcher's job id".into()))) {
             Some((t, place)) if t.len() > most => {
                 Err(ConfigError::new(place, format!("a token has at most {most} bytes, this one has {}", t.len())))
             }
@@ -312,6 +337,13 @@ impl<'a> Sources<'a> {
                 Err(ConfigError::new(place, format!("`{n}` is not {EPOCH_CALLS}")))
             }
         }
+    }
+
+    fn lead(&self) -> Result<Duration, ConfigError> {
+        let Some((v, place)) = self.get("lead") else { return Ok(Duration::from_secs_f64(LEAD_S_DEFAULT)) };
+        let seconds = v.parse().ok().filter(|s| (0.0..=LEAD_S_MAX).contains(s));
+        let wrong = || ConfigError::new(place, format!("`{v}` is not a time, 0 to {LEAD_S_MAX} seconds"));
+        seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
     }
 
     fn reward(&self) -> Result<Reward, ConfigError> {
@@ -388,6 +420,11 @@ impl Config {
             reward: from.reward()?,
             epoch_calls: from.epoch_calls()?,
             intra_node_transport: from.intra_node_transport()?,
+            lead: from.lead()?,
+            on_silence: match from.word("on_silence", &["wait", "abort-process"])? {
+                Some(1) => OnSilence::AbortProcess,
+                _ => OnSilence::Wait,
+            },
             test: from.test()?,
         })
     }
@@ -515,6 +552,9 @@ mod tests {
             ("canary = 8\n", "/x:1", "not a canary"),
             ("kernel_times = 2\n", "/x:1", "none of 0, 1, force"),
             ("process = 8/8\n", "/x:1", "not a rank in a job"),
+            ("lead = soon\n", "/x:1", "not a time"),
+            ("lead = -1\n", "/x:1", "not a time"),
+            ("on_silence = panic\n", "/x:1", "none of wait, abort-process"),
             ("policy = magic\n", "/x:1", "there is no policy `magic`; there are "),
             ("mode = profile\n", "LINKWISE_MODE", "needs LINKWISE_PROFILE"),
         ] {

@@ -6,7 +6,7 @@
 
 use crate::rewards::{Reduced, Reduction};
 use crate::views::{Asking, can_use};
-use agreement::leader::{GIVE_UP_US, REPEAT_US};
+use agreement::leader::{Difference, GIVE_UP_US, REPEAT_US};
 use agreement::{ArmRun, Leader, RankReading, Slot, SlotPlan, TimeSource, ToLeader, ToMember};
 use std::collections::BTreeMap;
 use tune::steps::{CallPlan, LoopTuner, SeenCall, SlotLearner, StepSource};
@@ -177,7 +177,7 @@ impl EpochCoordinator {
     pub fn on_message(&mut self, from: usize, message: &ToLeader, now_us: u64, out: &mut Vec<Outgoing>) {
         match message {
             ToLeader::Readings(all) => all.iter().for_each(|s| self.on_reading(from, s)),
-            ToLeader::Stop => self.stopped = true,
+            ToLeader::Stop => self.stop(),
             ToLeader::Ready { slots, .. } => {
                 for view in slots {
                     if self.asking.views.add(from, view) {
@@ -189,6 +189,36 @@ impl EpochCoordinator {
             m => self.leader.on_message(from, m, now_us, |to, m| out.push((to, m))),
         }
         self.apply_outcome();
+    }
+
+    /// Proposals begin this much later, and lapse unless renewed: see [`Leader::lead`].
+    pub fn with_lead(mut self, lead_us: u64, lapses: bool) -> Self {
+        self.leader = self.leader.lead(lead_us);
+        if !lapses {
+            self.leader = self.leader.without_lease();
+        }
+        self
+    }
+
+    /// AUTO for the rest of the job: at the next call that all ranks agree on, and where some cannot be reached, when the epoch in force lapses.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        self.leader.stop();
+    }
+
+    /// The first difference between the calls that two ranks count, once. The communicator returns to AUTO for good.
+    pub fn take_difference(&mut self) -> Option<Difference> {
+        let difference = self.leader.take_difference()?;
+        self.stop();
+        Some(difference)
+    }
+
+    /// The epoch in force has lapsed, or will at a call that all ranks know: another one may follow.
+    fn apply_lapse(&mut self) {
+        if self.leader.take_lapsed() {
+            self.previous = (std::mem::take(&mut self.in_force), std::mem::take(&mut self.plans));
+            self.tuner.lapsed();
+        }
     }
 
     fn apply_outcome(&mut self) {
@@ -260,9 +290,11 @@ impl EpochCoordinator {
 
     /// Repeats messages, and proposes an epoch when one is due. Must be called regularly.
     pub fn tick(&mut self, begun_here: u64, now_us: u64, out: &mut Vec<Outgoing>) {
+        self.leader.note_begun(begun_here);
         self.leader.tick(now_us, |to, m| out.push((to, m)));
         self.apply_outcome();
-        if !self.leader.is_idle() || self.left {
+        self.apply_lapse();
+        if !self.leader.is_idle() || self.leader.is_closed() || self.left {
             return;
         }
         if let Some(question) = self.asking.due(now_us).filter(|_| !self.stopped) {
@@ -362,6 +394,11 @@ impl EpochCoordinator {
         self.left = true;
         self.leader.abort_undecided(now_us, |to, m| out.push((to, m)));
         self.apply_outcome();
+    }
+
+    /// Positions of the members whose answer is outstanding.
+    pub fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
+        self.leader.unanswered()
     }
 
     /// No member's answer is outstanding.

@@ -3,9 +3,11 @@
 use crate::comm::{CallDecision, Comm};
 use crate::coordinator::auto_arm;
 use crate::events::Enqueued;
+use crate::worker::files::Files;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Bytes buffered before a write.
@@ -14,6 +16,8 @@ const BUFFER_BYTES: usize = 32 << 10;
 #[derive(Debug, Default)]
 pub struct Trace {
     file: Option<File>,
+    /// Instead of a file: the thread that writes it.
+    queue: Option<Files>,
     buffer: String,
     left: u64,
 }
@@ -37,16 +41,22 @@ impl Trace {
             }
             left = left.saturating_sub(there);
         }
-        Ok(Trace { file: (left > 0).then_some(file), buffer, left })
+        Ok(Trace { file: (left > 0).then_some(file), queue: None, buffer, left })
+    }
+
+    /// Lines go to the thread that writes files.
+    pub fn queued(files: Files) -> Self {
+        Trace { file: None, queue: Some(files), buffer: String::new(), left: u64::MAX }
     }
 
     pub fn is_on(&self) -> bool {
-        self.file.is_some()
+        let ended = |files: &Files| files.told.trace_ended.load(Ordering::Relaxed);
+        self.file.is_some() || self.queue.as_ref().is_some_and(|files| !ended(files))
     }
 
     /// Appends a line. The last line of a full trace is `{"kind":"full"}`.
     pub fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        if self.file.is_none() {
+        if !self.is_on() {
             return;
         }
         let before = self.buffer.len();
@@ -68,6 +78,12 @@ impl Trace {
 
     /// Writes the buffered lines.
     pub fn flush(&mut self) {
+        if let Some(files) = &self.queue {
+            if !self.buffer.is_empty() {
+                files.lines(std::mem::take(&mut self.buffer));
+            }
+            return;
+        }
         if let Some(file) = &mut self.file
             && !self.buffer.is_empty()
             && file.write_all(self.buffer.as_bytes()).is_err()
@@ -226,7 +242,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_not_an_error() {
         let mut t =
-            Trace { file: File::options().write(true).open("/dev/full").ok(), buffer: String::new(), left: 1 << 30 };
+            Trace { file: File::options().write(true).open("/dev/full").ok(), left: 1 << 30, ..Trace::default() };
         for _ in 0..10_000 {
             t.line(format_args!("{{\"x\":1}}"));
         }

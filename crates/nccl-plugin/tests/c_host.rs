@@ -53,6 +53,7 @@ fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<()> {
         command.env_remove(variable);
     }
     command.env("RUST_BACKTRACE", "0"); // backtraces slow panics down
+    command.env("LINKWISE_LEAD", "0"); // short programs
     command.arg(library).arg(name).envs(settings.iter().map(|(k, v)| (*k, *v)));
     // Output goes to a file: a pipe without a reader would block the host.
     let mut said = tempfile::tempfile().unwrap();
@@ -145,7 +146,10 @@ fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_reported_once() {
     let mut whole = b"mode = profile\nepoch_calls = 4\n".to_vec();
     let good = file("good", &whole);
     whole[9] = 0xff;
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
     let bad = [
+        fifo.to_str().unwrap().to_string(), // nothing ever writes to it
         file("binary", &[0, 255, 13, 10, 61, 61]),
         file("flipped", &whole),
         file("cut", b"mode = adaptive\nmeeti"),

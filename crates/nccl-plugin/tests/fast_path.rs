@@ -56,7 +56,7 @@ fn call(comm: &Comm) -> [f32; 21] {
     table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 80.0, 65.0, 75.0]);
     let mut channels = 0;
     if let Some(mut costs) = CostTable::new(black_box(&mut table), 7, 3) {
-        comm.call(Call { collective: 4, bytes: black_box(BYTES) }, &mut costs, &mut channels, |_| {});
+        comm.call(Call { collective: 4, bytes: black_box(BYTES) }, &mut costs, &mut channels, |_| {}).unwrap();
     }
     table
 }

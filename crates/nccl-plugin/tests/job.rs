@@ -77,6 +77,27 @@ fn without_identifiers_a_table_is_used_once_all_processes_hold_it() {
 }
 
 #[test]
+fn a_job_that_is_not_said_to_be_closed_stays_at_auto_with_one_line() {
+    let name = "a_job_that_is_not_said_to_be_closed_stays_at_auto_with_one_line";
+    // A communicator with a process outside of the job cannot be recognised, and would hang.
+    for version in versions() {
+        for promise in ["LINKWISE_JOB", "LINKWISE_SIMULATED_GROUPS"] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut open = job(&version, &format!("open-{promise}"), folder.path());
+            open.plugin_env.retain(|(name, _)| name != promise);
+            if version.starts_with("2.21") && promise == "LINKWISE_SIMULATED_GROUPS" {
+                continue; // has no simulated groups
+            }
+            let Some(report) = run(name, &open) else { return };
+            let all = arms(folder.path());
+            assert!(all.len() == 4 && all.iter().all(|a| a.iter().all(|arm| arm == "AUTO")), "{version}");
+            let said: Vec<_> = report.warnings.iter().filter(|w| w.contains(promise)).collect();
+            assert_eq!(said.len(), 1, "{version}: {:?}", report.warnings);
+        }
+    }
+}
+
+#[test]
 fn processes_with_different_tables_all_stay_at_auto() {
     let name = "processes_with_different_tables_all_stay_at_auto";
     for version in versions() {
@@ -119,7 +140,7 @@ fn one_call(comm: &Comm) -> Arm {
     let mut table = [-1.0f32; 21];
     table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
     let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
-    comm.call(Call { collective: 4, bytes: 1 << 20 }, &mut costs, &mut 0, |_| {});
+    comm.call(Call { collective: 4, bytes: 1 << 20 }, &mut costs, &mut 0, |_| {}).unwrap();
     comm.take_decision().unwrap().arm
 }
 

@@ -21,7 +21,7 @@ fn launched(folder: &Path) -> BTreeMap<i64, Vec<String>> {
 
 /// Launched calls in which a rank differs from the first one.
 fn differing(ranks: &BTreeMap<i64, Vec<String>>) -> usize {
-    let first = ranks.values().next().unwrap();
+    let first = ranks.values().next().expect("NCCL reported launches");
     assert!(ranks.values().all(|log| log.len() == first.len()), "every rank launched every call");
     (0..first.len()).filter(|i| ranks.values().any(|log| log[*i] != first[*i])).count()
 }
@@ -34,6 +34,11 @@ fn in_step(s: &mut BenchSpec) {
 
 const TIMES: &str = "AllReduce 20 TREE/LL 300\nAllReduce 20 TREE/LL128 120\nAllReduce 20 TREE/SIMPLE 130\nAllReduce 20 NVLS/SIMPLE 140\n\
                      AllReduce 20 RING/LL 200\nAllReduce 20 RING/LL128 180\nAllReduce 20 RING/SIMPLE 90\nnoise 0.15\n";
+
+/// The releases under test that report launches to the plugin's profiler.
+fn versions() -> Vec<String> {
+    common::versions("2.28.9").into_iter().filter(|v| common::identifies_communicators(v)).collect()
+}
 
 fn arms(ranks: &BTreeMap<i64, Vec<String>>) -> BTreeSet<String> {
     ranks.values().flatten().cloned().collect()
@@ -81,7 +86,7 @@ fn tells_simulated_groups(version: &str) -> bool {
 #[test]
 fn a_rank_that_simulates_groups_launches_what_the_others_launch() {
     let name = "simulates";
-    for version in common::versions("2.28.9") {
+    for version in versions() {
         for mode in ["adaptive", "profile"] {
             let folder = tempfile::tempdir().unwrap();
             let mut s = match mode {
@@ -109,7 +114,7 @@ const SAME_AT_AUTO: u64 = 1 << 30;
 #[test]
 fn a_table_that_one_hosts_settings_forbid_is_used_by_no_rank_and_the_setting_is_named() {
     let name = "settings";
-    for version in common::versions("2.28.9") {
+    for version in versions() {
         let folder = tempfile::tempdir().unwrap();
         let mut s = profile(name, &version, folder.path(), SAME_AT_AUTO);
         s.env_of_rank = vec![(1, "NCCL_PROTO".into(), "Simple".into())];
@@ -126,7 +131,7 @@ fn a_table_that_one_hosts_settings_forbid_is_used_by_no_rank_and_the_setting_is_
 #[test]
 fn an_arm_that_one_rank_lacks_is_used_by_no_rank_whatever_the_reason() {
     let name = "unlike";
-    for version in common::versions("2.28.9") {
+    for version in versions() {
         for lacks in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let mut s = profile(name, &version, folder.path(), SAME_AT_AUTO);
@@ -153,7 +158,7 @@ fn an_arm_that_one_rank_lacks_is_used_by_no_rank_whatever_the_reason() {
 #[test]
 fn only_the_canary_changes_arms() {
     let name = "canary";
-    for version in common::versions("2.28.9").into_iter().filter(|v| tells_simulated_groups(v)) {
+    for version in versions().into_iter().filter(|v| tells_simulated_groups(v)) {
         for (canary, changes) in
             [("ranks=2", true), ("ranks=4", false), ("processes=0-0", false), ("index=0 processes=0-1", true)]
         {

@@ -24,7 +24,7 @@ fn the_cost_of_observing_is_measured_against_a_run_without_it() {
     // Alternating, so that other load affects all runs equally.
     for round in 0..7 {
         let trace = traces(round);
-        let observe = [("MODE", "observe"), ("KERNEL_TIMES", "1"), ("TRACE", trace.to_str().unwrap())];
+        let observe = [("MODE", "observe"), ("KERNEL_TIMES", "force"), ("TRACE", trace.to_str().unwrap())];
         let runs = [plain.clone(), with_plugin(plain.clone(), &[]), with_plugin(plain.clone(), &observe)];
         for (times, s) in us.iter_mut().zip(runs) {
             let Some(report) = run(name, &s) else { return };

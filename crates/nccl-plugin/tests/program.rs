@@ -40,6 +40,7 @@ fn with_settings(command: &mut Command, settings: &[(&str, &str)]) -> Output {
             command.env_remove(name);
         }
     }
+    command.env("LINKWISE_LEAD", "0"); // short programs
     command.envs(settings.iter().map(|(k, v)| (format!("LINKWISE_{k}"), v))).output().unwrap()
 }
 
@@ -71,6 +72,7 @@ fn train_loop(test: &str, arguments: &[&str], reward: &str, kernel_times: &str) 
         ("EXPLORE", "all"),
         ("REWARD", reward),
         ("KERNEL_TIMES", kernel_times),
+        ("LEAD", "0"), // the job is short
     ];
     let out = with_settings(Command::new(program).arg(common::library()).args(arguments), &settings);
     assert!(out.status.success(), "{out:?}");

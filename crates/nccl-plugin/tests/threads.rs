@@ -1,7 +1,7 @@
 //! A communicator's calls and the leader's messages come from different threads.
 
 use agreement::{Epoch, Slot, SlotPlan, ToLeader, ToMember};
-use linkwise_nccl::comm::{Call, Comm, Identity, Role};
+use linkwise_nccl::comm::{Aborted, Call, Comm, Identity, Role};
 use linkwise_nccl::cost_table::CostTable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ fn one_call(comm: &Comm) -> Arm {
     let mut table = [-1.0f32; 21];
     table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
     let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
-    comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, |_| {});
+    comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, |_| {}).unwrap();
     comm.take_decision().unwrap().arm
 }
 
@@ -134,13 +134,13 @@ fn a_waiting_call_ends_with_its_communicator_and_warns_once() {
     let bound = comm.on_message(&ToMember::Propose(epoch(1, 0, Arm::new(Algorithm::Tree, Protocol::Ll))));
     assert!(matches!(bound, Some(ToLeader::Ack { .. })));
     let said = std::sync::Mutex::new(Vec::new());
-    let arm = std::thread::scope(|s| {
+    let released = std::thread::scope(|s| {
         let waits = s.spawn(|| {
             let mut table = [50.0f32; 21];
             let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
             let log = |text: &str| said.lock().unwrap().push(text.to_string());
-            comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, log);
-            comm.take_decision().unwrap().arm
+            let call = comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, log);
+            (call, comm.take_decision())
         });
         let begin = Instant::now();
         while said.lock().unwrap().is_empty() && begin.elapsed() < Duration::from_secs(60) {
@@ -151,7 +151,7 @@ fn a_waiting_call_ends_with_its_communicator_and_warns_once() {
         assert!(comm.end(), "a call waited");
         waits.join().unwrap()
     });
-    assert_eq!(arm, Arm::AUTO);
+    assert_eq!(released, (Err(Aborted), None), "the call must not go on: NCCL frees what it uses");
     let said = said.into_inner().unwrap();
     assert!(matches!(said.as_slice(), [one] if one.contains("waits for the verdict on epoch 1")), "{said:?}");
     assert!(!comm.end(), "no call waits any more");

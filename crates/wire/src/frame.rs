@@ -18,6 +18,13 @@ pub fn append(out: &mut Vec<u8>, body: &[u8]) -> bool {
     true
 }
 
+/// Appends a frame whose body is these parts. The caller has checked their length.
+pub(crate) fn append_parts(out: &mut Vec<u8>, parts: [&[u8]; 2]) {
+    let bytes = parts.iter().map(|p| p.len()).sum::<usize>() as u32;
+    out.extend_from_slice(&bytes.to_le_bytes());
+    parts.iter().for_each(|p| out.extend_from_slice(p));
+}
+
 /// Cuts a byte stream into frames. Buffers one incomplete frame and the bytes that arrived with it.
 #[derive(Debug, Default)]
 pub struct Frames {

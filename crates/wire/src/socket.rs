@@ -12,6 +12,22 @@ use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+/// Time after which a TCP connection whose peer's host answers nothing is broken. A process that is stopped does not matter: its kernel answers.
+pub const SILENT_HOST_MAX: Duration = Duration::from_secs(2);
+/// Idle time before the kernel asks whether the peer's host is there, and the interval of its questions.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+
+/// Lets the kernel notice within seconds that the peer's host or the network is gone; by default it takes 15 minutes, or hours when idle.
+fn keep_alive(s: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(s, true)?;
+    sockopt::set_tcp_keepidle(s, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepintvl(s, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepcnt(s, 3)?;
+    Ok(sockopt::set_tcp_user_timeout(s, SILENT_HOST_MAX.as_millis() as u32)?)
+}
 
 #[derive(Debug)]
 pub enum Listener {
@@ -109,6 +125,7 @@ impl Stream {
             Stream::Tcp(s) => {
                 s.set_nonblocking(true)?;
                 s.set_nodelay(true)?;
+                keep_alive(s)?;
             }
             Stream::Local(s) => s.set_nonblocking(true)?,
         }
@@ -123,12 +140,13 @@ impl Stream {
         }
     }
 
-    /// True if the peer is a process of this user on this host.
-    pub(crate) fn is_same_user(&self) -> bool {
+    /// Whether the peer of a local socket is a process of this user; on the side that connects, the process that listens. `None` over TCP, where the
+    /// kernel does not say.
+    pub(crate) fn is_same_user(&self) -> Option<bool> {
         match self {
-            Stream::Tcp(_) => false,
+            Stream::Tcp(_) => None,
             Stream::Local(s) => {
-                rustix::net::sockopt::socket_peercred(s).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+                Some(rustix::net::sockopt::socket_peercred(s).is_ok_and(|peer| peer.uid == rustix::process::geteuid()))
             }
         }
     }
@@ -138,6 +156,11 @@ impl Stream {
             Stream::Tcp(s) => s.read(buffer),
             Stream::Local(s) => s.read(buffer),
         }
+    }
+
+    /// Appends what the socket holds, at most the vector's spare room. Zeroes nothing.
+    pub(crate) fn read_into(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        Ok(rustix::io::read(self.fd(), rustix::buffer::spare_capacity(buffer))?)
     }
 
     /// Reads bytes and the file descriptor sent with them, at most one; the kernel closes others.

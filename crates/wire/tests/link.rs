@@ -1,8 +1,9 @@
 //! Connections between two ends over sockets and shared memory, including hostile ends.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use wire::auth::{self, MAGIC, NONCE_BYTES, PROOF_BYTES, Role, Seal};
 use wire::link::{HELLO_MS_MAX, MEMORY_WORDS, RING_WORDS, wait};
 use wire::memory::Memory;
 use wire::pipe::Words;
@@ -133,7 +134,100 @@ fn a_peer_with_a_wrong_token_is_dropped_and_its_frames_are_ignored() {
         links[1].send(b"anything");
         let got = exchange_until(&mut links, |l, _| l[0].is_broken());
         assert!(got[0].is_empty() && !links[0].has_memory());
-        assert!(links[0].broken_reason().unwrap().contains(wire::link::WRONG_TOKEN));
+        // The side that connects finds out first, and proves nothing itself.
+        assert_eq!(links[1].broken_reason(), Some(wire::link::WRONG_TOKEN));
+        assert!(!links[0].is_ready());
+    }
+}
+
+/// The first frame of a peer, without its length.
+fn hello(nonce: &auth::Nonce) -> Vec<u8> {
+    [MAGIC.as_slice(), nonce].concat()
+}
+
+fn framed(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u32).to_le_bytes(), body].concat()
+}
+
+/// Reads a challenge from a link that accepted this connection and answers it with a token. Returns what protects the frames that follow.
+fn answer_challenge(raw: &mut (impl Read + Write), link: &mut Link, token: &[u8], a: &auth::Nonce) -> Seal {
+    link.receive(|f| panic!("{f:?}"));
+    let mut challenge = [0; 4 + 8 + NONCE_BYTES + PROOF_BYTES];
+    raw.read_exact(&mut challenge).unwrap();
+    let b = auth::Nonce::try_from(&challenge[12..12 + NONCE_BYTES]).unwrap();
+    raw.write_all(&framed(&auth::proof(token, Role::Connects, a, &b))).unwrap();
+    Seal::new(token, Role::Connects, a, &b)
+}
+
+#[test]
+fn a_peer_that_guesses_the_token_is_told_so_and_nothing_else() {
+    let (listener, at) = any_port();
+    let a = auth::nonce().unwrap();
+    let (mut raw, mut link) = raw_connection(&listener, &at, &framed(&hello(&a)));
+    answer_challenge(&mut raw, &mut link, b"guess", &a);
+    raw.write_all(&framed(b"obey")).unwrap();
+    link.send(b"a secret");
+    let begin = Instant::now();
+    while !link.is_broken() && begin.elapsed() < PATIENCE {
+        wait(std::iter::empty(), std::iter::once(&link), Duration::from_millis(20));
+        link.receive(|f| panic!("{f:?}"));
+    }
+    assert_eq!(link.broken_reason(), Some(wire::link::WRONG_TOKEN));
+    drop(link);
+    let mut told = Vec::new();
+    let _ = raw.read_to_end(&mut told);
+    assert!(told.is_empty(), "{told:?}");
+}
+
+/// Passes bytes between two connections until neither has more; returns all bytes seen.
+fn relay(a: &TcpStream, b: &TcpStream, change: &mut dyn FnMut(&mut Vec<u8>)) -> Vec<u8> {
+    let mut seen = Vec::new();
+    for (mut from, mut to) in [(a, b), (b, a)] {
+        let mut bytes = vec![0; 1 << 16];
+        let Ok(n) = from.read(&mut bytes) else { continue };
+        bytes.truncate(n);
+        seen.extend_from_slice(&bytes);
+        change(&mut bytes);
+        let _ = to.write_all(&bytes);
+    }
+    seen
+}
+
+#[test]
+fn one_who_relays_a_connection_sees_no_token_and_can_neither_insert_nor_change_a_frame() {
+    for inserts in [false, true] {
+        let (real, at_real) = any_port();
+        let (squatter, at_squatter) = any_port();
+        let token = b"a token of twenty-six bytes";
+        let mut a = Link::connect(&at_squatter, token, PATIENCE, IntraNodeTransport::Socket).unwrap();
+        // The squatter's two ends are plain sockets.
+        let Address::Tcp(at_real) = at_real else { panic!() };
+        let mut to_real = TcpStream::connect(at_real).unwrap();
+        wait(std::iter::once(&squatter), std::iter::empty(), PATIENCE);
+        let Listener::Tcp(squatter) = squatter else { panic!() };
+        let to_a = squatter.accept().unwrap().0;
+        let mut b = Link::accept(&real, token, IntraNodeTransport::Socket).unwrap().unwrap();
+        for s in [&to_real, &to_a] {
+            s.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        }
+        a.send(b"first");
+        let (begin, mut got, mut seen) = (Instant::now(), Vec::new(), Vec::new());
+        while got.is_empty() && begin.elapsed() < PATIENCE {
+            seen.extend(relay(&to_a, &to_real, &mut |_| {}));
+            [&mut a, &mut b].into_iter().for_each(|l| l.receive(|f| got.push(f)));
+        }
+        assert_eq!(got, [b"first".to_vec()], "it only relays");
+        assert!(!seen.windows(token.len()).any(|w| w == token));
+        if inserts {
+            to_real.write_all(&framed(&[b"obey".as_slice(), &[0; auth::TAG_BYTES]].concat())).unwrap();
+        } else {
+            a.send(b"second");
+        }
+        while !b.is_broken() && begin.elapsed() < PATIENCE {
+            relay(&to_a, &to_real, &mut |bytes| bytes.iter_mut().take(5).skip(4).for_each(|b| *b ^= 1));
+            b.receive(|f| panic!("{f:?}"));
+        }
+        assert_eq!(b.broken_reason(), Some("a frame was changed on its way"));
     }
 }
 
@@ -151,13 +245,15 @@ fn raw_connection(listener: &Listener, at: &Address, bytes: &[u8]) -> (TcpStream
 #[test]
 fn an_unauthenticated_peer_may_send_no_frame_longer_than_a_hello() {
     let (listener, at) = any_port();
-    let hello = |n: u32| n.to_le_bytes().to_vec();
-    for (bytes, why) in [
-        (hello(FRAME_BYTES_MAX as u32), "a frame is too long"),
-        (hello(u32::MAX), "a frame is too long"),
-        (hello(0), "not a hello"),
-        ([hello(12), b"GET / HTTP/1".to_vec()].concat(), "not a hello"),
+    let length = |n: u32| n.to_le_bytes().to_vec();
+    for bytes in [
+        length(FRAME_BYTES_MAX as u32),
+        length(u32::MAX),
+        length(0),
+        [length(12), b"GET / HTTP/1".to_vec()].concat(),
+        [length(9), b"lnkwise2t".to_vec()].concat(),
     ] {
+        let why = wire::link::NOT_LINKWISE;
         let (_raw, mut link) = raw_connection(&listener, &at, &bytes);
         link.receive(|f| panic!("{f:?}"));
         assert!(link.broken_reason().is_some_and(|w| w.contains(why)), "{:?}", link.broken_reason());
@@ -167,7 +263,7 @@ fn an_unauthenticated_peer_may_send_no_frame_longer_than_a_hello() {
 #[test]
 fn slow_single_bytes_do_not_extend_the_time_limit_of_the_hello() {
     let (listener, at) = any_port();
-    let (mut slow, mut link) = raw_connection(&listener, &at, &200u32.to_le_bytes());
+    let (mut slow, mut link) = raw_connection(&listener, &at, &60u32.to_le_bytes());
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE && !link.is_broken() {
         let _ = slow.write(&[0]);
@@ -177,16 +273,22 @@ fn slow_single_bytes_do_not_extend_the_time_limit_of_the_hello() {
         // Each byte is read, but the hello never completes.
         assert!(!link.is_broken() || begin.elapsed() >= Duration::from_millis(HELLO_MS_MAX - 100));
     }
-    assert!(link.broken_reason().unwrap().contains("no token within 5 s"), "{:?}", link.broken_reason());
+    assert!(link.broken_reason().unwrap().contains("did not prove within 5 s"), "{:?}", link.broken_reason());
 }
 
 #[test]
 fn an_empty_frame_without_shared_memory_is_an_error() {
     let (listener, at) = any_port();
-    let hello = [9u32.to_le_bytes().as_slice(), b"lnkwise2t", &0u32.to_le_bytes()].concat();
-    let (_raw, mut link) = raw_connection(&listener, &at, &hello);
-    link.receive(|f| panic!("{f:?}"));
-    assert!(link.broken_reason().unwrap().contains("empty frame"));
+    let a = auth::nonce().unwrap();
+    let (mut raw, mut link) = raw_connection(&listener, &at, &framed(&hello(&a)));
+    let mut seal = answer_challenge(&mut raw, &mut link, b"t", &a);
+    raw.write_all(&framed(&seal.tag(b""))).unwrap();
+    let begin = Instant::now();
+    while !link.is_broken() && begin.elapsed() < PATIENCE {
+        wait(std::iter::empty(), std::iter::once(&link), Duration::from_millis(20));
+        link.receive(|f| panic!("{f:?}"));
+    }
+    assert!(link.broken_reason().unwrap().contains("empty frame"), "{link:?}");
 }
 
 #[test]
@@ -235,15 +337,17 @@ fn connect_with_file(name: &str, file: std::os::fd::BorrowedFd<'_>) -> (std::os:
     let listener = Listener::bind(&address).unwrap();
     let Address::Local(n) = &address else { panic!() };
     let at = std::os::unix::net::SocketAddr::from_abstract_name(n.as_bytes()).unwrap();
-    let socket = std::os::unix::net::UnixStream::connect_addr(&at).unwrap();
+    let mut socket = std::os::unix::net::UnixStream::connect_addr(&at).unwrap();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
     let files = [file];
     assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&files)));
-    let hello = [9u32.to_le_bytes().as_slice(), b"lnkwise2t"].concat();
+    let a = auth::nonce().unwrap();
+    let hello = framed(&hello(&a));
     let bytes = [std::io::IoSlice::new(&hello)];
     rustix::net::sendmsg(&socket, &bytes, &mut ancillary, rustix::net::SendFlags::empty()).unwrap();
     let mut link = Link::accept(&listener, b"t", IntraNodeTransport::SharedMemory).unwrap().unwrap();
+    answer_challenge(&mut socket, &mut link, b"t", &a);
     link.receive(|f| panic!("{f:?}"));
     assert!(link.is_ready(), "{link:?}");
     (socket, link)

@@ -56,6 +56,7 @@ impl Packet {
                     Disagreement::Settings { differ } => w.u8(0).u64(*differ),
                     Disagreement::Size => w.u8(1),
                     Disagreement::Ranks => w.u8(2),
+                    Disagreement::TooLarge => w.u8(3),
                 };
             }
             Packet::Message { from, body } => {
@@ -91,6 +92,7 @@ impl Packet {
                     0 => Disagreement::Settings { differ: r.u64()? },
                     1 => Disagreement::Size,
                     2 => Disagreement::Ranks,
+                    3 => Disagreement::TooLarge,
                     _ => return Err(Malformed("unknown disagreement")),
                 };
                 Packet::Disagreed { comm, reason }

@@ -73,7 +73,9 @@ impl Register {
         let mut all = Vec::new();
         for (comm, entry) in self.comms.iter_mut().filter(|(_, entry)| entry.changed) {
             entry.changed = false;
-            let Some(result) = assemble(&entry.present) else { continue };
+            let too_large = entry.present.iter().any(|a| a.size as usize > RANKS_MAX);
+            let result = if too_large { Some(Err(Disagreement::TooLarge)) } else { assemble(&entry.present) };
+            let Some(result) = result else { continue };
             entry.answered = true;
             let mut recipients: Vec<ProcessId> = entry.present.iter().map(|a| a.process).collect();
             recipients.sort();

@@ -31,6 +31,8 @@ pub(super) struct RendezvousAddresses {
     next: Instant,
     pause: Duration,
     pub resolve: Resolve,
+    /// The host's primary address of the same family.
+    pub primary: fn(IpAddr) -> Option<IpAddr>,
 }
 
 impl RendezvousAddresses {
@@ -54,7 +56,13 @@ impl RendezvousAddresses {
             next: Instant::now(),
             pause: LOOKUP_INTERVAL,
             resolve,
+            primary,
         }
+    }
+
+    /// The address of this host that other hosts reach, if the rendezvous resolves to loopback here.
+    pub fn primary_of(&self, at: SocketAddr) -> Option<IpAddr> {
+        (self.primary)(at.ip())
     }
 
     /// True for a name whose meaning depends on the host: Debian resolves a host's own name to 127.0.1.1, and a host may be in several networks.
@@ -127,8 +135,20 @@ fn start_lookup(resolve: Resolve, host: String, port: u16) -> Option<Receiver<Ve
     Some(answer)
 }
 
+/// The address of this host from which packets leave to networks that it is not in, of the same family as `like`. Sends nothing.
+fn primary(like: IpAddr) -> Option<IpAddr> {
+    // Addresses for documentation (RFC 5737, RFC 3849): in no network.
+    let elsewhere: IpAddr = match like {
+        IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any(like), 0)).ok()?;
+    socket.connect(SocketAddr::new(elsewhere, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
+}
+
 /// The unspecified address ("any") of the same family.
-pub(super) fn any(ip: IpAddr) -> IpAddr {
+fn any(ip: IpAddr) -> IpAddr {
     if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 

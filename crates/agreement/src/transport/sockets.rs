@@ -5,29 +5,36 @@
 //! If the register's process ends, complete communicators do not need it. For new communicators the next process that can listen at the rendezvous
 //! becomes the register, and all processes announce again.
 //!
-//! If the rendezvous is a host name, its own host may resolve the name to other addresses than the rest, perhaps only to loopback. Processes on that
-//! host therefore listen at all addresses of the host (unless `bind` names one) and announce the unspecified address with a port; the receiver
-//! substitutes the address at which it reaches the register.
+//! A process listens at single addresses, never at all of its host: the address from which it reaches the rendezvous. If the rendezvous is a host
+//! name, its own host may resolve the name to loopback only (Debian's 127.0.1.1). Processes on that host therefore listen at the host's primary
+//! address: the one of its default route. A host in several networks, of which the job uses another, needs `bind`.
 //!
-//! Peers are untrusted until they send the token. After that each connection may speak only for its own process. A peer that breaks this or sends an
-//! impossible value is dropped, with a note.
+//! Peers are untrusted until they have proved that they know the token. After that each connection may speak only for its own process. A peer that
+//! breaks this or sends an impossible value is dropped, with a note. What else listens at the rendezvous is asked ever less often, and named once.
 
-use super::connections::{ClosedConnection, Connections, Peer, Via};
+use super::connections::{ClosedConnection, Connections, REGISTER, Via};
 use super::packet::{ADDRESSES_MAX, Packet};
 use super::register::{Register, RosterAnswer};
-use super::rendezvous::{RendezvousAddresses, any, is_here};
+use super::rendezvous::{RendezvousAddresses, is_here};
 use super::{Endpoint, NOTES_MAX, Rendezvous, TransportEvent};
-use crate::roster::{Announcement, ProcessId};
+use crate::roster::{Announcement, Disagreement, ProcessId, RANKS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
-use wire::{Address, IntraNodeTransport, Link, Listener, Malformed};
+use wire::{Address, IntraNodeTransport, Listener, Malformed};
 
 /// Interval of attempts to connect to the rendezvous and to leaders.
 const RETRY: Duration = Duration::from_millis(100);
+/// Longest such interval, while something else than this job answers at the rendezvous.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Connections in a row that the rendezvous closes without a word before this is reported. A register that ends closes one.
+const CLOSED_SILENTLY_MAX: u32 = 3;
 /// Limit on processes whose addresses are kept.
 const KNOWN_MAX: usize = 65_536;
+
+/// Limit on different notes of one process.
+const SAID_MAX: usize = 64;
 
 /// One process's end of the channel. See the module documentation.
 #[derive(Debug)]
@@ -43,14 +50,21 @@ pub struct Sockets {
     register_address: Option<Address>,
     register: Option<Register>,
     next_register_try: Instant,
+    /// Interval to the next attempt after something else has answered at the rendezvous.
+    register_pause: Duration,
+    closed_silently: u32,
     /// Announcements of this process that are not withdrawn.
     announced: Vec<Announcement>,
-    /// Host and addresses of other processes.
+    /// Host and addresses of other processes. The next to try comes first.
     addresses_of: BTreeMap<ProcessId, (u64, Vec<Address>)>,
+    /// Communicators of this process that are too large to agree, until reported.
+    too_large: Vec<u64>,
     /// Leader's process by communicator. Members keep a connection to their leader open.
     leaders: BTreeMap<u64, ProcessId>,
     next_leader_try: Instant,
     notes: Vec<String>,
+    /// All notes so far: each thing is said once.
+    said: BTreeSet<String>,
 }
 
 impl Sockets {
@@ -74,15 +88,19 @@ impl Sockets {
             process,
             host,
             listen_addresses: vec![local],
-            connections: Connections::new(token, listener),
+            connections: Connections::new(token, listener)?,
             register_address: None,
             register: None,
             next_register_try: now,
+            register_pause: RETRY,
+            closed_silently: 0,
+            too_large: Vec::new(),
             announced: Vec::new(),
             addresses_of: BTreeMap::new(),
             leaders: BTreeMap::new(),
             next_leader_try: now,
             notes: Vec::new(),
+            said: BTreeSet::new(),
         })
     }
 
@@ -107,9 +125,15 @@ impl Sockets {
         self.connections.iter().filter(|l| l.is_in_memory()).count()
     }
 
+    fn say(&mut self, note: String) {
+        if self.notes.len() < NOTES_MAX && self.said.len() < SAID_MAX && self.said.insert(note.clone()) {
+            self.notes.push(note);
+        }
+    }
+
     /// Connects to the register, or becomes it.
     fn connect_to_register(&mut self) {
-        let met = self.register.is_some() || self.connections.register_link.is_some();
+        let met = self.register.is_some() || self.connections.has_register();
         if met || self.announced.is_empty() || Instant::now() < self.next_register_try {
             return;
         }
@@ -119,35 +143,58 @@ impl Sockets {
         }
         self.next_register_try = Instant::now() + RETRY;
         for address in rendezvous {
-            if let Ok(link) = self.connections.connect_register(&address) {
-                let ip = link.local_ip();
-                self.rendezvous.tried();
-                self.listen_at(&address, ip);
-                self.register_address = Some(address);
-                for a in self.announced.clone() {
-                    self.send_to_register(Packet::Announce(a, self.listen_addresses.clone()));
+            match self.connections.connect_register(&address).map(|link| link.local_ip()) {
+                Ok(ip) => {
+                    self.rendezvous.tried();
+                    self.listen_at(&address, ip);
+                    self.register_address = Some(address);
+                    for a in self.announced.clone() {
+                        self.send_to_register(Packet::Announce(a, self.listen_addresses.clone()));
+                    }
+                    return;
                 }
-                return;
-            }
-            if self.become_register(&address) {
-                return;
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                    self.say(format!(
+                        "a process of another user listens at {address}: all communicators stay at AUTO while it does"
+                    ));
+                    return self.back_off();
+                }
+                Err(_) if self.become_register(&address) => return,
+                Err(_) => {}
             }
         }
     }
 
+    /// Something else than this job's register answers at the rendezvous.
+    fn back_off(&mut self) {
+        self.next_register_try = Instant::now() + self.register_pause;
+        self.register_pause = (2 * self.register_pause).min(RETRY_MAX);
+    }
+
     /// Listens at the rendezvous. Succeeds only on its host, and there for one process.
     fn become_register(&mut self, address: &Address) -> bool {
-        let at = match address {
-            // If several addresses are local, all processes choose the same one, so that there is one register.
-            Address::Tcp(a) if self.rendezvous.listen_address() != Some(*a) => return false,
-            Address::Tcp(a) if self.bind.is_none() && self.rendezvous.is_name() => {
-                Address::Tcp(SocketAddr::new(any(a.ip()), a.port()))
-            }
-            at => at.clone(),
-        };
-        let Ok(listener) = Listener::bind(&at) else { return false };
-        self.connections.listen(listener);
+        // If several addresses are local, all processes choose the same one, so that there is one register.
+        if let Address::Tcp(a) = address
+            && self.rendezvous.listen_address() != Some(*a)
+        {
+            return false;
+        }
+        let Ok(listener) = Listener::bind(address) else { return false };
+        if self.connections.listen(listener).is_err() {
+            return false;
+        }
         if let Address::Tcp(a) = address {
+            if self.resolves_to_itself(*a) {
+                // Other hosts cannot reach loopback. No other process can be there: it would hold the first address.
+                let primary = self.rendezvous.primary_of(*a);
+                let listener = primary.and_then(|ip| Listener::bind(&Address::Tcp(SocketAddr::new(ip, a.port()))).ok());
+                if !listener.is_some_and(|l| self.connections.listen(l).is_ok()) {
+                    self.say(format!(
+                        "{a} is an address that other hosts cannot reach, and this host's primary address cannot be listened at; set LINKWISE_BIND \
+                         on it if the job runs on several hosts"
+                    ));
+                }
+            }
             self.listen_at(address, Some(a.ip()));
         }
         let mut register = Register::default();
@@ -156,12 +203,17 @@ impl Sockets {
         true
     }
 
+    /// The name of the rendezvous is this host's own, and means loopback here.
+    fn resolves_to_itself(&self, at: SocketAddr) -> bool {
+        self.bind.is_none() && self.rendezvous.is_name() && at.ip().is_loopback() && is_here(at)
+    }
+
     /// Listens at an address that other hosts can reach. `ip`: the address from which this host reaches the rendezvous.
     fn listen_at(&mut self, address: &Address, ip: Option<IpAddr>) {
         let (Address::Tcp(address), Some(ip)) = (address, ip) else { return };
         let ip = match self.bind {
             Some(ip) => ip,
-            None if self.rendezvous.is_name() && is_here(*address) => any(ip),
+            None if self.resolves_to_itself(*address) => self.rendezvous.primary_of(*address).unwrap_or(ip),
             None => ip,
         };
         // Newest first: it belongs to the connection over which it is announced.
@@ -172,34 +224,29 @@ impl Sockets {
         } else if self.listen_addresses.len() < ADDRESSES_MAX
             && let Ok(listener) = Listener::bind(&Address::Tcp(SocketAddr::new(ip, 0)))
             && let Some(port) = listener.port()
+            && self.connections.listen(listener).is_ok()
         {
             self.listen_addresses.insert(1, Address::Tcp(SocketAddr::new(ip, port)));
-            self.connections.listen(listener);
         }
     }
 
     fn send_to_register(&mut self, packet: Packet) {
-        if let Some(up) = &mut self.connections.register_link {
-            up.link.send(&packet.bytes());
-        }
-    }
-
-    fn claim_process(&mut self, via: Via, process: ProcessId) -> Result<(), Malformed> {
-        self.connections.get(via).map_or(Ok(()), |p| p.claim_process(process))
+        self.connections.send(REGISTER, &packet.bytes());
     }
 
     fn on_packet(&mut self, via: Via, packet: Packet, events: &mut Vec<TransportEvent>) -> Result<(), Malformed> {
         match (packet, via) {
-            (Packet::Hello(process), _) => self.claim_process(via, process)?,
+            (Packet::Hello(process), _) => self.connections.claim_process(via, process)?,
             (Packet::Message { from, body }, _) => {
-                self.claim_process(via, from)?;
+                self.connections.claim_process(via, from)?;
                 events.push(TransportEvent::Message { from, body });
             }
-            (Packet::Announce(a, addresses), Via::Peer(_)) => {
-                self.claim_process(via, a.process)?;
-                if let Some(peer) = self.connections.get(via) {
-                    peer.announces = true;
-                    peer.link.send(&Packet::Hello(self.process).bytes());
+            (Packet::Announce(a, addresses), via) if via != REGISTER => {
+                self.connections.claim_process(via, a.process)?;
+                if let Some(peer) = self.connections.get(via)
+                    && !std::mem::replace(&mut peer.announces, true)
+                {
+                    self.connections.send(via, &Packet::Hello(self.process).bytes());
                 }
                 if self.addresses_of.len() < KNOWN_MAX || self.addresses_of.contains_key(&a.process) {
                     self.addresses_of.insert(a.process, (a.host, addresses));
@@ -208,28 +255,24 @@ impl Sockets {
                     register.announce(a);
                 }
             }
-            (Packet::Forget { comm, process }, Via::Peer(_)) => {
-                self.claim_process(via, process)?;
+            (Packet::Forget { comm, process }, via) if via != REGISTER => {
+                self.connections.claim_process(via, process)?;
                 if let Some(register) = &mut self.register {
                     register.leave(comm, process);
                 }
             }
-            (Packet::Complete { roster, host, addresses }, Via::Register) => {
+            (Packet::Complete { roster, host, addresses }, REGISTER) => {
                 // The communicator may have been forgotten meanwhile, or may have no rank in this process.
                 let ours =
                     |a: &Announcement| a.comm == roster.comm && roster.members.iter().any(|p| p.process == a.process);
                 if self.announced.iter().any(ours) {
                     if let Some(leader) = roster.members.first() {
-                        let addresses = addresses
-                            .into_iter()
-                            .map(|a| resolve_unspecified(a, self.register_address.as_ref()))
-                            .collect();
                         self.addresses_of.insert(leader.process, (host, addresses));
                     }
                     events.push(TransportEvent::Complete(roster));
                 }
             }
-            (Packet::Disagreed { comm, reason }, Via::Register) => {
+            (Packet::Disagreed { comm, reason }, REGISTER) => {
                 if self.announced.iter().any(|a| a.comm == comm) {
                     events.push(TransportEvent::Disagreed { comm, reason });
                 }
@@ -260,25 +303,49 @@ impl Sockets {
                 events.push(event);
             }
             let bytes = packet.bytes();
-            let asks = |p: &&mut Peer| p.announces && p.process.is_some_and(|p| recipients.binary_search(&p).is_ok());
-            for peer in self.connections.peers().iter_mut().filter(asks) {
-                peer.link.send(&bytes);
+            for via in self.connections.announcers(&recipients) {
+                self.connections.send(via, &bytes);
             }
         }
     }
 
     fn on_closed(&mut self, closed: ClosedConnection) {
-        if let Some(note) = closed.note.filter(|_| self.notes.len() < NOTES_MAX) {
-            self.notes.push(note);
+        if let Some(note) = closed.note {
+            self.say(note);
         }
         if closed.was_register {
-            if let Some(address) = self.register_address.take().filter(|_| !closed.was_ready) {
-                self.become_register(&address); // no process listens there
+            let address = self.register_address.take();
+            if closed.was_ready {
+                (self.register_pause, self.closed_silently) = (RETRY, 0);
+            } else if let Some(address) = address
+                && !self.become_register(&address) // no process listens there
+                && closed.was_established
+            {
+                self.closed_silently += 1;
+                let silently = closed.why == wire::link::PEER_CLOSED;
+                if closed.why == wire::link::WRONG_TOKEN {
+                    // Said already, with the remedy.
+                } else if !silently || self.closed_silently >= CLOSED_SILENTLY_MAX {
+                    self.say(format!(
+                        "what listens at {address} is no register of this job ({}); all communicators stay at AUTO while it does",
+                        closed.why
+                    ));
+                }
+                self.back_off();
             }
-        } else if let (Some(process), Some(register)) = (closed.process, &mut self.register)
-            && self.connections.find(process).is_none()
-        {
-            register.process_gone(process);
+        } else if let Some(process) = closed.process {
+            if closed.was_dialled
+                && !closed.was_ready
+                && let Some((_, addresses)) = self.addresses_of.get_mut(&process)
+                && !addresses.is_empty()
+            {
+                addresses.rotate_left(1); // perhaps another address of the process answers
+            }
+            if let Some(register) = &mut self.register
+                && self.connections.find(process).is_none()
+            {
+                register.process_gone(process);
+            }
         }
     }
 
@@ -302,21 +369,26 @@ impl Sockets {
     }
 
     /// The connection to a process; starts one if there is none.
-    fn link_to(&mut self, to: ProcessId) -> Option<&mut Link> {
-        if self.connections.find(to).is_none() {
-            let (host, addresses) = self.addresses_of.get(&to)?;
-            // Within a host over a local socket. If that fails (another network namespace), over the network.
-            let near = addresses.iter().filter(|a| matches!(a, Address::Local(_)) && *host == self.host);
-            let far = addresses.iter().filter(|a| matches!(a, Address::Tcp(_)));
-            let link = self.connections.connect_to(to, near.chain(far))?;
-            link.send(&Packet::Hello(self.process).bytes());
+    fn link_to(&mut self, to: ProcessId) -> Option<Via> {
+        if let Some(via) = self.connections.find(to) {
+            return Some(via);
         }
-        self.connections.find(to)
+        let (host, addresses) = self.addresses_of.get(&to)?;
+        // Within a host over a local socket. If that fails (another network namespace), over the network.
+        let near = addresses.iter().filter(|a| matches!(a, Address::Local(_)) && *host == self.host);
+        let far = addresses.iter().filter(|a| matches!(a, Address::Tcp(_)));
+        let via = self.connections.connect_to(to, near.chain(far))?;
+        self.connections.send(via, &Packet::Hello(self.process).bytes());
+        Some(via)
     }
 }
 
 impl Endpoint for Sockets {
     fn announce(&mut self, announcement: Announcement) {
+        if announcement.size as usize > RANKS_MAX {
+            self.too_large.push(announcement.comm);
+            return;
+        }
         self.announced.push(announcement.clone());
         match &mut self.register {
             Some(register) => register.announce(announcement),
@@ -335,26 +407,28 @@ impl Endpoint for Sockets {
 
     fn send(&mut self, to: ProcessId, body: &[u8]) {
         let message = Packet::Message { from: self.process, body: body.to_vec() };
-        if let Some(link) = self.link_to(to) {
-            link.send(&message.bytes());
+        if let Some(via) = self.link_to(to) {
+            self.connections.send(via, &message.bytes());
         }
     }
 
     fn poll(&mut self, timeout: Duration, events: &mut Vec<TransportEvent>) {
         self.connect_to_register();
         for (via, frame) in self.connections.poll_frames(timeout) {
-            if let Err(e) = Packet::read(&frame).and_then(|packet| self.on_packet(via, packet, events))
-                && let Some(peer) = self.connections.get(via)
-            {
-                peer.link.close_with_reason(e.0);
+            if let Err(e) = Packet::read(&frame).and_then(|packet| self.on_packet(via, packet, events)) {
+                self.connections.fail(via, e.0);
             }
         }
+        let reason = Disagreement::TooLarge;
+        events.extend(self.too_large.drain(..).map(|comm| TransportEvent::Disagreed { comm, reason: reason.clone() }));
         self.send_answers(events);
         for broken in self.connections.remove_closed() {
             self.on_closed(broken);
         }
         self.connect_to_leaders(events);
-        self.notes.extend(self.connections.take_limit_note());
+        if let Some(note) = self.connections.take_limit_note() {
+            self.say(note);
+        }
     }
 
     fn notes(&mut self) -> Vec<String> {
@@ -363,18 +437,6 @@ impl Endpoint for Sockets {
 
     fn close(&mut self, deadline: Duration) {
         self.connections.close(deadline);
-    }
-}
-
-/// Substitutes the register's address for the unspecified address.
-fn resolve_unspecified(address: Address, register: Option<&Address>) -> Address {
-    match (address, register) {
-        (Address::Tcp(a), Some(Address::Tcp(register))) if a.ip().is_unspecified() => {
-            let mut at = *register;
-            at.set_port(a.port());
-            Address::Tcp(at)
-        }
-        (address, _) => address,
     }
 }
 

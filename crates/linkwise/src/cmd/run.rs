@@ -3,7 +3,7 @@
 use crate::job_report::{self, ModelArgs};
 use console::Failure;
 use job::launched::{self, LaunchedTask};
-use job::signals;
+use job::{limits, signals};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -223,6 +223,7 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
             t.count
         );
     }
+    limits::raise_open_files();
     // Signals are caught before the command starts, so that none is lost.
     let caught = signals::caught().map_err(Failure::input)?;
     let mut child = command.spawn().map_err(|e| {

@@ -14,8 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// `ncclResult_t`.
 pub type Status = c_int;
-/// The only status returned: any other fails the user's collective.
+/// The only status returned but for one case: any other fails the user's collective.
 pub const SUCCESS: Status = 0;
+/// `ncclRemoteError`: another thread has aborted the communicator while a call waited. The call must not go on: NCCL is freeing what it uses.
+pub const ABORTED: Status = 6;
 
 /// The first member of every table.
 #[repr(C)]

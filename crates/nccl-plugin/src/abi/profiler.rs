@@ -22,6 +22,8 @@ const GROUP_API: u64 = 0x100;
 const COLL_API: u64 = 0x200;
 /// v5 and later: a kernel of a group is being launched, or captured into a CUDA graph, on one communicator.
 const KERNEL_LAUNCH: u64 = 0x800;
+/// Handle of a group that is being launched; no collective has it (see [`crate::events`]).
+const LAUNCHED_GROUP: u64 = 1;
 /// State of a kernel's channel: stopped; the arguments hold the time.
 const CHANNEL_STOPPED: c_int = 22;
 
@@ -271,7 +273,7 @@ unsafe fn start(
             GROUP_API => EVENTS.group(),
             GROUP if groups_by_launch => {
                 profiled.comm.get().inspect(|c| c.end_group());
-                0
+                LAUNCHED_GROUP // without a handle NCCL 2.27 does not report the group's collectives
             }
             _ => 0,
         };

@@ -152,6 +152,7 @@ unsafe extern "C" fn choose_v4(
     if context.is_null() || pipelined <= 0 {
         return super::SUCCESS;
     }
+    let mut status = super::SUCCESS;
     guarded(Entry::Decide, || {
         panic_if_tested();
         let sane = (1..=STRIDE_MAX).contains(&algorithms) && (1..=STRIDE_MAX).contains(&protocols);
@@ -165,8 +166,12 @@ unsafe extern "C" fn choose_v4(
         // SAFETY: the context is ours (`init`), and `channels` is the address of one int.
         let (Some(comm), channels) = (unsafe { comm(context) }, unsafe { &mut *channels }) else { return };
         let Some(mut costs) = CostTable::new(costs, a, p) else { return };
-        comm.call(Call { collective: collective as usize, bytes: bytes as u64 }, &mut costs, channels, log::warn);
-    })
+        let call = Call { collective: collective as usize, bytes: bytes as u64 };
+        if comm.call(call, &mut costs, channels, log::warn).is_err() {
+            status = super::ABORTED;
+        }
+    });
+    status
 }
 
 unsafe extern "C" fn choose_v3(
@@ -197,6 +202,7 @@ unsafe extern "C" fn choose_v2(
     if context.is_null() || pipelined <= 0 {
         return super::SUCCESS;
     }
+    let mut status = super::SUCCESS;
     guarded(Entry::Decide, || {
         panic_if_tested();
         let Ok(collective) = usize::try_from(collective) else { return };
@@ -206,7 +212,11 @@ unsafe extern "C" fn choose_v2(
         // This interface does not report which options are possible: request only those that always are, and none if the user has chosen.
         let can = |a, p| !user_has_chosen() && always_possible(known, (a, p));
         let call = Call { collective, bytes: bytes as u64 };
-        let Some((a, p)) = comm.call_without_table(call, can, log::warn) else { return };
+        let requested = comm.call_without_table(call, can, log::warn).unwrap_or_else(|_| {
+            status = super::ABORTED;
+            None
+        });
+        let Some((a, p)) = requested else { return };
         if algorithm.is_null() || protocol.is_null() {
             return;
         }
@@ -215,7 +225,8 @@ unsafe extern "C" fn choose_v2(
             *algorithm = a as c_int;
             *protocol = p as c_int;
         }
-    })
+    });
+    status
 }
 
 /// Rings support every collective, trees AllReduce; LL128 depends on the hardware.

@@ -1,6 +1,6 @@
 //! A rank's side of the agreement between calls: messages of the leader and, for the job, its followers.
 
-use super::{BoundaryState, Comm, Role, lock};
+use super::{ABORT_GRACE, BoundaryState, Comm, Role, lock};
 use crate::views::{CALLS_BEFORE_VIEW, can_use, leaves_auto};
 use agreement::{Epoch, Member, Slot, SlotView, ToLeader, ToMember};
 use std::sync::atomic::Ordering;
@@ -53,8 +53,9 @@ impl Comm {
         }
     }
 
-    /// The communicator ends, perhaps while one of its calls waits for a verdict (`ncclCommAbort` from another thread). That call continues at once
-    /// with the arms in force and has returned when this does, or after 1 s. Returns whether there was such a call.
+    /// The communicator ends, perhaps while one of its calls waits for a verdict (`ncclCommAbort` from another thread). That call fails at once
+    /// ([`Aborted`](super::Aborted)) and has left NCCL, or had [`ABORT_GRACE`] to do so, when this returns: NCCL then frees what the call uses. Returns
+    /// whether there was such a call.
     pub fn end(&self) -> bool {
         let mut boundary_state = self.boundary_state();
         boundary_state.ended = true;
@@ -65,6 +66,9 @@ impl Comm {
         }
         let left = self.verdict.wait_timeout_while(boundary_state, Duration::from_secs(1), |s| s.waiting > 0);
         drop(left);
+        if waited {
+            std::thread::sleep(ABORT_GRACE);
+        }
         waited
     }
 
@@ -87,6 +91,11 @@ impl Comm {
     /// The rank has acknowledged a proposal and does not know the verdict.
     pub fn is_bound(&self) -> bool {
         self.boundary_state().member.bound_to().is_some()
+    }
+
+    /// A call waits for a verdict now.
+    pub fn is_waiting(&self) -> bool {
+        self.boundary_state().waiting > 0
     }
 
     /// The next call would wait for a verdict.

@@ -25,6 +25,7 @@ impl Worker {
             });
             let mut coordinator = led.map(|l| &mut l.coordinator);
             while let Some(d) = local.comm.take_decision() {
+                self.active = Instant::now();
                 local.comm.note_entries(d.slot(), d.mask, d.auto);
                 if !d.taken && local.doubt.is_none() {
                     let why = format!(

@@ -1,19 +1,17 @@
 //! Messages between the worker and other ranks: rosters, proposals, verdicts, readings and the stop.
 
 use super::{LedCommunicator, LocalRank, Worker};
-use crate::abi::log;
 use crate::alike;
-use crate::coordinator::{EpochCoordinator, Outgoing};
+use crate::coordinator::Outgoing;
 use crate::trace::quoted;
 use agreement::{Disagreement, ProcessId, Roster, ToLeader, ToMember, TransportEvent};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::{Malformed, Reader, Writer};
 
 const TO_MEMBER: u8 = 0;
 const TO_LEADER: u8 = 1;
-/// Interval between checks for the stop file.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval at which the stop is sent again.
 const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -31,7 +29,7 @@ impl Worker {
                     }
                     _ => reason.to_string(),
                 };
-                log::warn(&format!("communicator {comm:016x} stays at AUTO: {why}"));
+                self.files.warn(format!("communicator {comm:016x} stays at AUTO: {why}"));
                 self.trace_stays_auto(comm, &why);
             }
             TransportEvent::Complete(roster) => self.on_roster(Arc::new(roster)),
@@ -55,7 +53,7 @@ impl Worker {
             return;
         };
         if local.roster.is_some() && !self.led.iter().any(|l| l.roster.comm == roster.comm) {
-            let coordinator = EpochCoordinator::new(roster.members.len(), self.coordinator_mode(&local.comm));
+            let coordinator = self.coordinator(roster.members.len(), &local.comm);
             self.trace.line(format_args!(
                 "{{\"kind\":\"roster\",\"comm\":\"{:016x}\",\"members\":{}}}",
                 roster.comm,
@@ -83,8 +81,11 @@ impl Worker {
                         && l.comm.ordinal == who
                         && l.roster.as_ref().is_some_and(|(r, _)| r.members.first().is_some_and(|p| p.process == from))
                 };
-                let Some(local) = self.local_ranks.iter().find(leads) else { return Ok(()) };
-                let answer = local.comm.on_message(&message);
+                let Some(local) = self.local_ranks.iter().find(leads) else {
+                    self.answer_for_ended(from, comm, who, &message);
+                    return Ok(());
+                };
+                let answer = self.answer(local, &message);
                 if let (Some(a), Some((_, position))) = (answer, &local.roster) {
                     let body = to_leader(comm, *position, &a);
                     if let Some(e) = &mut self.endpoint {
@@ -100,6 +101,29 @@ impl Worker {
             _ => return Err(Malformed("unknown kind of message between ranks")),
         }
         Ok(())
+    }
+
+    /// A rank's answer. A renewal of epochs is refused once this process has seen the stop: they lapse, whether or not the leader can be reached.
+    fn answer(&self, local: &LocalRank, message: &ToMember) -> Option<ToLeader> {
+        let stopped = matches!(message, ToMember::Ask(e) | ToMember::Propose(e) if self.stopped && (e.renews || !e.plans.is_empty()));
+        if stopped || !super::allow::allows(&self.config, &local.comm, message) {
+            let (ToMember::Ask(e) | ToMember::Propose(e)) = message else { return None };
+            return Some(ToLeader::Refuse { epoch: e.number, begun: local.comm.begun() });
+        }
+        local.comm.on_message(message)
+    }
+
+    /// A rank whose communicator has ended waits for no verdict, and says so: other ranks would wait for its silence.
+    fn answer_for_ended(&mut self, from: ProcessId, comm: u64, ordinal: u32, message: &ToMember) {
+        let led = |(roster, _, o): &&(Arc<Roster>, usize, u32)| {
+            roster.comm == comm && *o == ordinal && roster.members.first().is_some_and(|p| p.process == from)
+        };
+        let Some((_, position, _)) = self.ended.iter().rev().find(led) else { return };
+        let answer = confirmation(message).unwrap_or(ToLeader::Left);
+        let body = to_leader(comm, *position, &answer);
+        if let Some(e) = &mut self.endpoint {
+            e.send(from, &body);
+        }
     }
 
     /// Handles a message of a member, in this process or another, to a leader in this process.
@@ -119,18 +143,26 @@ impl Worker {
     /// Delivers a leader's messages: directly to members in this process, whose answers it returns, and through the endpoint to others.
     pub(super) fn deliver(&mut self, roster: &Roster, out: Vec<Outgoing>) -> Vec<(usize, ToLeader)> {
         let mut answers = Vec::new();
+        // All members get the same message: it is encoded once.
+        let mut encoded: Option<(ToMember, Vec<u8>)> = None;
         for (position, message) in out {
             let Some(place) = roster.members.get(position) else { continue };
             if place.process == self.process {
                 let mine = |l: &&LocalRank| l.comm.id == roster.comm && l.comm.ordinal == place.ordinal;
                 match self.local_ranks.iter().find(mine) {
-                    Some(local) => answers.extend(local.comm.on_message(&message).map(|a| (position, a))),
+                    Some(local) => answers.extend(self.answer(local, &message).map(|a| (position, a))),
                     // The member has left. It waits for no verdict, so it counts as confirmed.
-                    None => answers.extend(confirmation(&message).map(|a| (position, a))),
+                    None => answers.push((position, confirmation(&message).unwrap_or(ToLeader::Left))),
                 }
             } else if let Some(endpoint) = &mut self.endpoint {
+                if encoded.as_ref().is_none_or(|(m, _)| *m != message) {
+                    let mut w = Writer::default();
+                    message.write(&mut w);
+                    encoded = Some((message, w.0));
+                }
                 let mut w = Writer::default();
-                message.write(w.u8(TO_MEMBER).u64(roster.comm).u32(place.ordinal));
+                w.u8(TO_MEMBER).u64(roster.comm).u32(place.ordinal);
+                w.raw(encoded.as_ref().map_or(&[], |(_, bytes)| bytes));
                 endpoint.send(place.process, &w.0);
             }
         }
@@ -154,14 +186,11 @@ impl Worker {
 
     pub(super) fn check_stop_file(&mut self) {
         if !self.stopped
-            && self.stop_checked_at.is_none_or(|t| t.elapsed() >= STOP_CHECK_INTERVAL)
+            && self.files.told.stop_file_exists.load(Ordering::Relaxed)
             && let Some(file) = &self.config.stop_file
         {
-            self.stop_checked_at = Some(Instant::now());
-            self.stopped = file.exists();
-            if self.stopped {
-                log::info(&format!("the stop file {} exists: all ranks return to AUTO", file.display()));
-            }
+            self.stopped = true;
+            self.files.info(format!("the stop file {} exists: all ranks return to AUTO", file.display()));
         }
         // Sent repeatedly: a message may be lost, and a communicator may join later.
         if self.stopped && self.stop_sent_at.is_none_or(|t| t.elapsed() >= STOP_REPEAT_INTERVAL) {
@@ -214,14 +243,30 @@ impl Worker {
             if let Some((text, is_never)) = led.coordinator.news() {
                 let line = format!("communicator {:016x}: {text}", roster.comm);
                 match is_never {
-                    true => log::warn(&format!("{line}; exploring has stopped")),
-                    false => log::info(&line),
+                    true => self.files.warn(format!("{line}; exploring has stopped")),
+                    false => self.files.info(line),
                 }
                 let kind = if is_never { "never" } else { "loop" };
                 self.trace.line(format_args!(
                     "{{\"kind\":\"{kind}\",\"comm\":\"{:016x}\",\"why\":{}}}",
                     roster.comm,
                     quoted(&text)
+                ));
+            }
+            if let Some(d) = led.coordinator.take_difference() {
+                let ranks = d.members.map(|m| roster.members.get(m).map_or(-1, |p| p.rank));
+                let why = format!(
+                    "ranks {} and {} have made different calls within the first {} calls: the communicator returns to AUTO for good",
+                    ranks[0], ranks[1], d.calls
+                );
+                self.files.warn(format!("communicator {:016x}: {why}", roster.comm));
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"difference\",\"comm\":\"{:016x}\",\"calls\":{},\"ranks\":[{},{}],\"why\":{}}}",
+                    roster.comm,
+                    d.calls,
+                    ranks[0],
+                    ranks[1],
+                    quoted(&why)
                 ));
             }
             if led.coordinator.in_force() != led.traced_epoch {

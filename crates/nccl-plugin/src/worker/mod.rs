@@ -1,13 +1,17 @@
 //! The plugin's only thread in a process. It processes recorded calls, exchanges messages with other ranks, coordinates the communicators that this
 //! process leads, and writes the trace.
 //!
+//! The worker never touches a file or NCCL's log: other ranks wait for its answers. [`files`] does that on its own thread.
+//!
 //! [`crate::process`] starts the worker with the first communicator and joins it with the last. The worker polls every
 //! [`TICK`]. A panic in a poll ends tuning, never the job.
 
+mod allow;
 mod drain;
+pub mod files;
 mod messages;
+mod silence;
 
-use crate::abi::log;
 use crate::comm::{CallDecision, Comm, Role};
 use crate::config::{Config, Mode, Reward};
 use crate::coordinator::{CoordinatorMode, EpochCoordinator};
@@ -16,14 +20,23 @@ use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
 use agreement::transport::{Folder, Sockets};
 use agreement::{Announcement, Endpoint, ProcessId, RankReading, Rendezvous, Roster, Slot};
+use files::{Files, Open};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Longest time between two polls.
+/// Time between two polls while calls are made or messages arrive.
 const TICK: Duration = Duration::from_millis(5);
+/// The same after a second without either. A message ends the wait, a call does not.
+const TICK_IDLE: Duration = Duration::from_millis(50);
+/// Time after which a worker without calls and messages polls less often.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// Time for the last lines of a trace. A file system that hangs longer is left alone.
+const FILES_WAIT: Duration = Duration::from_millis(500);
+/// Limit on ended communicators for which the worker still answers.
+const ENDED_MAX: usize = 1024;
 /// Time that the worker continues for other ranks after the last communicator has ended.
 const LINGER: Duration = Duration::from_millis(500);
 /// The same if a later communicator of the process would wait for a verdict. A leader gives up sooner.
@@ -67,6 +80,8 @@ struct LocalRank {
     /// A call could not take the arm in force: the leader must return the communicator to AUTO for good.
     doubt: Option<Doubt>,
     left: bool,
+    /// Since when a call waits for a verdict.
+    silence: silence::Silence,
 }
 
 /// Why a rank no longer trusts the agreement on its communicator.
@@ -96,11 +111,15 @@ pub struct Worker {
     local_ranks: Vec<LocalRank>,
     led: Vec<LedCommunicator>,
     trace: Trace,
+    files: Files,
+    files_thread: Option<std::thread::JoinHandle<()>>,
+    /// Members that have ended: their roster, position and ordinal. Newest last.
+    ended: VecDeque<(Arc<Roster>, usize, u32)>,
+    active: Instant,
     costs: crate::trace::CostReporter,
     begin: Instant,
     panics: u32,
     stopped: bool,
-    stop_checked_at: Option<Instant>,
     stop_sent_at: Option<Instant>,
     /// Number of the oldest profiler event that is not taken, and when it became the oldest.
     oldest_event: (u64, Instant),
@@ -108,27 +127,34 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Opens no file or socket yet.
+    /// Opens no socket yet; files on their own thread.
     pub fn new(config: Arc<Config>, shared: Arc<Shared>) -> Self {
         let host = host_id();
+        let (files, files_thread) = Files::start(Open {
+            trace: config.trace.clone().map(|folder| (folder, host, config.trace_bytes_max)),
+            stop_file: config.stop_file.clone(),
+        });
         let unique = format!("{host} {} {:?}", std::process::id(), std::time::SystemTime::now());
         Worker {
-            config,
             shared,
             process: wire::bytes::hash(unique.as_bytes()),
             host,
             endpoint: None,
             local_ranks: Vec::new(),
             led: Vec::new(),
-            trace: Trace::default(),
+            trace: if config.trace.is_some() { Trace::queued(files.clone()) } else { Trace::default() },
+            files,
+            files_thread,
+            ended: VecDeque::new(),
+            active: Instant::now(),
             costs: crate::trace::CostReporter::default(),
             begin: Instant::now(),
             panics: 0,
             stopped: false,
-            stop_checked_at: None,
             stop_sent_at: None,
             oldest_event: (0, Instant::now()),
             warned_of_missing_ranks: false,
+            config,
         }
     }
 
@@ -168,16 +194,23 @@ impl Worker {
             self.match_events(&rest);
             self.costs.write_if_due(&mut self.trace, self.begin.elapsed(), true);
             self.trace.flush();
+            self.end_files();
         }));
     }
 
-    fn open(&mut self) {
-        if let Some(folder) = &self.config.trace {
-            match Trace::in_folder(folder, self.host, self.config.trace_bytes_max) {
-                Ok(t) => self.trace = t,
-                Err(e) => log::warn(&format!("cannot write a trace to {}: {e}", folder.display())),
-            }
+    /// Waits for the last lines, but not for a file system that hangs.
+    fn end_files(&mut self) {
+        let done = self.files.finish(FILES_WAIT);
+        let thread = self.files_thread.take().filter(|_| done);
+        // The thread ends with the last sender.
+        self.trace = Trace::default();
+        self.files = Files::ended();
+        if let Some(thread) = thread {
+            let _ = thread.join();
         }
+    }
+
+    fn open(&mut self) {
         let (tuner, profiler) = crate::process::interfaces();
         self.trace.line(format_args!(
             "{{\"kind\":\"process\",{},\"scripted\":{},\"version\":{},\"pid\":{},\"host\":\"{:016x}\",\"mode\":{},\"policy\":{},\"tuner_api\":{tuner},\"profiler_api\":{profiler}}}",
@@ -194,7 +227,7 @@ impl Worker {
         }
         let made: std::io::Result<Box<dyn Endpoint>> = match &self.config.rendezvous {
             None => {
-                log::warn(
+                self.files.warn(
                     "no rendezvous: set LINKWISE_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT; all communicators stay at AUTO",
                 );
                 return;
@@ -209,24 +242,31 @@ impl Worker {
             Ok(e) => {
                 self.endpoint = Some(e);
                 if self.config.mode == Mode::Adaptive && self.config.explore_all {
-                    log::info(
+                    self.files.info(
                         "explore = all: the first use of an algorithm opens its connections and allocates GPU memory for the rest of the job",
                     );
                 }
             }
-            Err(e) => log::warn(&format!("cannot communicate with other ranks: {e}; all communicators stay at AUTO")),
+            Err(e) => {
+                self.files.warn(format!("cannot communicate with other ranks: {e}; all communicators stay at AUTO"))
+            }
         }
     }
 
     /// One poll of everything.
     fn poll_once(&mut self) {
         let mut events = Vec::new();
+        let idle = self.active.elapsed() > IDLE_AFTER && !self.shared.stop.load(Ordering::Relaxed);
+        let tick = if idle { TICK_IDLE } else { TICK };
         match &mut self.endpoint {
             Some(e) => {
-                e.poll(TICK, &mut events);
-                e.notes().iter().for_each(|note| log::warn(note));
+                e.poll(tick, &mut events);
+                e.notes().into_iter().for_each(|note| self.files.warn(note));
             }
-            None => std::thread::sleep(TICK),
+            None => std::thread::sleep(tick),
+        }
+        if !events.is_empty() || self.led.iter().any(|l| !l.coordinator.is_idle()) {
+            self.active = Instant::now();
         }
         // Joins and leaves first: the last decisions of a leaving rank are in its ring, and its verdicts must go out.
         let changes = std::mem::take(&mut *self.shared.changes.lock().unwrap_or_else(|e| e.into_inner()));
@@ -240,6 +280,7 @@ impl Worker {
             self.on_event(event);
         }
         self.check_stop_file();
+        self.watch_silence();
         self.warn_of_missing_ranks();
         // Before the decisions are drained: those of a finished step, and of a launched call, are in the rings by now.
         let steps = crate::step::drain();
@@ -283,7 +324,7 @@ impl Worker {
             |l: &&mut LocalRank| l.roster.is_none() && l.announced.is_some_and(|at| at.elapsed() >= ANNOUNCE_WARN);
         let Some(local) = self.local_ranks.iter_mut().find(late) else { return };
         self.warned_of_missing_ranks = true;
-        log::warn(&format!(
+        self.files.warn(format!(
             "communicator {:016x} rank {}: {}",
             local.comm.id,
             local.comm.rank,
@@ -311,6 +352,7 @@ impl Worker {
             intervals: crate::rewards::Intervals::default(),
             doubt: None,
             left: false,
+            silence: silence::Silence::default(),
         };
         if matches!(local.comm.role(), Role::Tune | Role::Job) {
             if self.config.test.alone {
@@ -319,7 +361,7 @@ impl Worker {
                     agreement::MemberId { rank: local.comm.rank, process: self.process, ordinal: local.comm.ordinal };
                 let roster = Arc::new(Roster { comm: local.comm.id, members: vec![me] });
                 local.roster = Some((roster.clone(), 0));
-                let coordinator = EpochCoordinator::new(1, self.coordinator_mode(&local.comm));
+                let coordinator = self.coordinator(1, &local.comm);
                 let ordinal = local.comm.ordinal;
                 self.led.push(LedCommunicator { roster, ordinal, coordinator, traced_epoch: 0, leaving: false });
             } else if let Some(e) = &mut self.endpoint {
@@ -336,6 +378,13 @@ impl Worker {
             }
         }
         self.local_ranks.push(local);
+    }
+
+    fn coordinator(&self, members: usize, comm: &Comm) -> EpochCoordinator {
+        // The job's communicators reach one call number at very different times, so its epochs do not lapse.
+        let lapses = comm.role() != Role::Job;
+        EpochCoordinator::new(members, self.coordinator_mode(comm))
+            .with_lead(self.config.lead.as_micros() as u64, lapses)
     }
 
     fn coordinator_mode(&self, comm: &Comm) -> CoordinatorMode {
@@ -395,6 +444,20 @@ impl Worker {
                 local.comm.decisions_lost(),
                 longest.as_micros()
             ));
+        }
+        // The leader proposes nothing more, and no rank is bound to a proposal that this one will not answer.
+        let gone: Vec<(Arc<Roster>, usize, u32)> = self
+            .local_ranks
+            .iter()
+            .filter(|l| goes(l))
+            .filter_map(|l| l.roster.clone().map(|(roster, position)| (roster, position, l.comm.ordinal)))
+            .collect();
+        for (roster, position, ordinal) in gone {
+            self.send_to_leader(&roster, position, &agreement::ToLeader::Left);
+            if self.ended.len() == ENDED_MAX {
+                self.ended.pop_front();
+            }
+            self.ended.push_back((roster, position, ordinal));
         }
         let left: Vec<u64> = self.local_ranks.iter().filter(|l| goes(l)).map(|l| l.comm.id).collect();
         self.local_ranks.retain(|l| !goes(l));

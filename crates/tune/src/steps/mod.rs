@@ -249,6 +249,14 @@ impl LoopTuner {
         }
     }
 
+    /// The plan in force has lapsed: all calls use AUTO until another one is agreed on.
+    pub fn lapsed(&mut self) {
+        if let Some(r) = self.running.take() {
+            self.turns.discard(r.slot, &r.blocks);
+        }
+        self.agreed.clear();
+    }
+
     /// Takes over a rhythm that was found or lost.
     fn follow_rhythm(&mut self) {
         if self.by_call {

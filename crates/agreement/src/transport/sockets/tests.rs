@@ -32,6 +32,7 @@ fn end(port: u16, process: ProcessId, resolve: Resolve) -> Sockets {
     let rendezvous = Rendezvous::Tcp { host: "node0".into(), port };
     let mut end = Sockets::new(rendezvous, b"t", None, process, process).unwrap();
     end.rendezvous.resolve = resolve;
+    end.rendezvous.primary = |_| Some([127, 0, 0, 1].into());
     end
 }
 
@@ -63,7 +64,7 @@ fn connect_and_exchange(ends: &mut [Sockets], ids: &[ProcessId]) {
     until(ends, |_, events| events.iter().all(|e| complete(e)));
     for (end, id) in ends.iter_mut().zip(ids).skip(1) {
         let begin = Instant::now();
-        while end.link_to(ids[0]).is_none_or(|l| !l.is_ready()) {
+        while end.link_to(ids[0]).and_then(|via| end.connections.link(via)).is_none_or(|l| !l.is_ready()) {
             assert!(begin.elapsed() < PATIENCE, "{id:x} does not reach its leader");
             end.poll(Duration::from_millis(2), &mut Vec::new());
         }
@@ -115,13 +116,15 @@ fn a_silent_address_only_costs_time() {
 }
 
 #[test]
-fn a_configured_address_is_the_only_one_listened_at() {
+fn no_process_listens_at_all_addresses_of_its_host() {
     let id = unique(20);
-    for (host, bind) in [("127.0.0.1", None), ("localhost", None), ("node0", Some([127, 0, 0, 1].into()))] {
+    let one = Some([127, 0, 0, 1].into());
+    for (host, bind) in [("127.0.0.1", None), ("localhost", None), ("node0", one), ("node0", None)] {
         let (_held, port) = port(ANY);
         let rendezvous = Rendezvous::Tcp { host: host.into(), port };
         let mut end = Sockets::new(rendezvous, b"t", bind, id, id).unwrap();
         end.rendezvous.resolve = |_, port| vec![([127, 0, 0, 1], port).into()];
+        end.rendezvous.primary = |_| Some([127, 0, 0, 3].into());
         end.announce(announcement(1, 0, 2, id));
         until(std::slice::from_mut(&mut end), |e, _| e[0].is_register());
         assert!(
@@ -180,4 +183,84 @@ fn connections_stay_within_the_limit_on_open_files() {
     ends[1].send(ids[0], b"as ever");
     let events = until(&mut ends, |_, events| !events[0].is_empty());
     assert_eq!(events[0], [TransportEvent::Message { from: ids[1], body: b"as ever".to_vec() }]);
+}
+
+#[test]
+fn a_foreign_service_at_the_rendezvous_is_named_once_and_asked_ever_less_often() {
+    use std::io::Write;
+    let service = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    service.set_nonblocking(true).unwrap();
+    let port = service.local_addr().unwrap().port();
+    let id = unique(40);
+    let mut end = Sockets::new(Rendezvous::Tcp { host: "127.0.0.1".into(), port }, b"t", None, id, id).unwrap();
+    end.announce(announcement(1, 0, 2, id));
+    let (mut times, mut notes, begin) = (Vec::new(), Vec::new(), Instant::now());
+    while times.len() < 5 && begin.elapsed() < PATIENCE {
+        if let Ok((mut stream, _)) = service.accept() {
+            times.push(Instant::now());
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        end.poll(Duration::from_millis(1), &mut Vec::new());
+        notes.extend(end.notes());
+    }
+    let gaps: Vec<Duration> = times.windows(2).map(|w| w[1] - w[0]).collect();
+    assert!(gaps.windows(2).all(|g| g[1] > g[0].mul_f64(1.4)), "each interval is about twice the last: {gaps:?}");
+    assert!(matches!(notes.as_slice(), [n] if n.contains("no register of this job")), "{notes:?}");
+    assert!(end.register_pause <= RETRY_MAX && !end.is_register());
+}
+
+#[test]
+fn a_communicator_over_the_limit_is_left_alone_and_all_others_agree() {
+    let (_held, port) = port(ANY);
+    let ids = [unique(45), unique(46)];
+    let only: Resolve = |_, port| vec![([127, 0, 0, 1], port).into()];
+    let mut ends = [end(port, ids[0], only), end(port, ids[1], only)];
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(9, i as i32, 5000, ids[i]));
+    }
+    let events = until(&mut ends, |_, events| events.iter().all(|e| !e.is_empty()));
+    let left_out = [TransportEvent::Disagreed { comm: 9, reason: Disagreement::TooLarge }];
+    assert!(events.iter().all(|e| *e == left_out), "{events:?}");
+    connect_and_exchange(&mut ends, &ids);
+    // A process that announces it all the same, as earlier versions do, keeps its connection.
+    let via = ends[1].connections.find(ids[0]).unwrap();
+    let packet = Packet::Announce(announcement(10, 1, 5000, ids[1]), Vec::new());
+    let to = if ends[0].is_register() { REGISTER } else { via };
+    ends[1].connections.send(to, &packet.bytes());
+    ends[1].send(ids[0], b"as ever");
+    let events = until(&mut ends, |_, events| !events[0].is_empty());
+    assert_eq!(events[0], [TransportEvent::Message { from: ids[1], body: b"as ever".to_vec() }]);
+}
+
+#[test]
+fn the_next_connection_to_a_process_tries_its_next_address() {
+    let (_held, port) = port(ANY);
+    let ids = [unique(47), unique(48)];
+    let only: Resolve = |_, port| vec![([127, 0, 0, 1], port).into()];
+    let mut ends = [end(port, ids[0], only), end(port, ids[1], only)];
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(7, i as i32, 2, ids[i]));
+    }
+    until(&mut ends, |_, events| events.iter().all(|e| complete(e)));
+    // The first address of the leader answers no more: its listener's queue is full.
+    let deaf = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    rustix::net::listen(&deaf, 0).unwrap();
+    let at = deaf.local_addr().unwrap();
+    let _queue: Vec<_> =
+        (0..4).map(|_| std::net::TcpStream::connect_timeout(&at, Duration::from_millis(200))).collect();
+    let (_, known) = ends[1].addresses_of.get_mut(&ids[0]).unwrap();
+    known.insert(0, Address::Tcp(at));
+    if let Some(via) = ends[1].connections.find(ids[0]) {
+        ends[1].connections.fail(via, "cut");
+    }
+    let begin = Instant::now();
+    let reached = |ends: &mut [Sockets; 2]| {
+        let via = ends[1].connections.find(ids[0]);
+        via.and_then(|via| ends[1].connections.link(via)).is_some_and(|l| l.is_ready())
+    };
+    while !reached(&mut ends) {
+        assert!(begin.elapsed() < PATIENCE);
+        ends.iter_mut().for_each(|e| e.poll(Duration::from_millis(2), &mut Vec::new()));
+    }
 }
