@@ -5,7 +5,25 @@
 
     for batch in loader:
         with linkwise_step.step():
+            loss = train(batch)
+            total += loss.item()        # waits for the GPU: here the step ends
+
+A step must end where the program waits for the GPU: at ``loss.item()``, ``torch.cuda.synchronize()``, or
+``event.synchronize()`` on an event of this step. A host that runs up to three steps ahead of the GPU is allowed for.
+Farther ahead, a step's time says nothing about its calls. A loop that reads its loss only now and then keeps one step
+in flight like this:
+
+    for batch in loader:
+        with linkwise_step.step():
             train(batch)
+            event = torch.cuda.Event()
+            event.record()
+            if before is not None:
+                before.synchronize()    # the step before this one
+            before = event
+
+Report one step per optimizer step, with its micro-batches inside. Every step must make the same collective calls;
+leave evaluation and checkpoints outside.
 
 Steps belong to the process. A ``with step()`` inside a step is part of it: only the outermost one counts.
 Without the plugin (NCCL_TUNER_PLUGIN does not name it, or it cannot be loaded) all functions do nothing.

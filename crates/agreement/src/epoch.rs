@@ -9,8 +9,8 @@ use wire::{Malformed, Reader, Writer};
 pub const SLOT_PLANS_MAX: usize = Collective::TUNED.len() * BUCKETS;
 /// Limit on plans with runs in one epoch. Jobs use a handful of sizes per collective.
 pub const RUN_SLOTS_MAX: usize = 64;
-/// Limit on runs of one plan.
-pub const RUNS_MAX: usize = 16;
+/// Limit on runs of one plan: the blocks of [`tune::steps`].
+pub const RUNS_MAX: usize = tune::steps::BLOCKS_MAX;
 pub const BUCKETS: usize = tune::bucket::BUCKETS as usize;
 
 /// The calls of one communicator with the same collective and the same size bucket.

@@ -122,6 +122,8 @@ pub struct Leader {
     give_up_us: u64,
     sent_us: u64,
     checked_us: u64,
+    /// A call with which a training step begins, and the calls of a step: proposals begin with a step.
+    align: Option<(u64, u64)>,
     ended: Option<EndedProposal>,
     /// The last committed epoch, while it neither has lapsed nor means AUTO.
     in_force: Option<Arc<Epoch>>,
@@ -161,6 +163,7 @@ impl Leader {
             give_up_us,
             sent_us: 0,
             checked_us: 0,
+            align: None,
             ended: None,
             in_force: None,
             lapsed: false,
@@ -213,6 +216,18 @@ impl Leader {
     pub fn needs_views(mut self, needs: bool) -> Self {
         self.needs_views = needs;
         self
+    }
+
+    /// Later proposals begin with a training step: one begins with this call, and every step has this many calls.
+    pub fn align(&mut self, step: Option<(u64, u64)>) {
+        self.align = step.filter(|s| s.1 > 0);
+    }
+
+    /// The first call from `call` on with which a step begins, if steps are known.
+    fn aligned(&self, call: u64) -> u64 {
+        let Some((begin, calls)) = self.align else { return call };
+        let begin = begin % calls;
+        call.checked_sub(begin).map_or(begin, |c| begin + c.next_multiple_of(calls))
     }
 
     /// No proposal or verdict is in progress.
@@ -299,7 +314,7 @@ impl Leader {
         let mut epoch = Epoch::clone(epoch);
         let distance = self.distance();
         if !epoch.renews {
-            epoch.from_call = self.farthest + distance;
+            epoch.from_call = self.aligned(self.farthest + distance);
         } else if epoch.from_call < self.farthest + distance {
             return self.drop_question(Vec::new()); // too late: it lapses
         }

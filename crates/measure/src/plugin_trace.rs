@@ -55,8 +55,18 @@ pub struct TraceLine {
     pub time_us: f64,
     /// GPU time, microseconds.
     pub kernel_us: Option<f64>,
+    /// `sample`: calls of the slot that the time covers; 0 if not said.
+    pub calls: u64,
+    /// `sample`: the time is the arm's alone, no earlier arm still shows in it.
+    pub steady: Option<bool>,
+    /// `sample`: measured after the arm in use was chosen.
+    pub fresh: Option<bool>,
     /// Why an arm is in use.
     pub because: String,
+    /// `finding`: what comparing arms has cost so far, in steps.
+    pub spent_steps: Option<f64>,
+    /// `finding`: the gain over AUTO as a share of AUTO's step, from times after the choice.
+    pub gain: Option<f64>,
     /// Why a communicator stays at AUTO.
     pub why: String,
     pub mode: String,
@@ -115,6 +125,12 @@ impl TraceLine {
         for (name, value) in times {
             if let Some(v) = value.filter(|v| !(0.0..=TIME_US_MAX).contains(v)) {
                 return Err(format!("`{name}` is {v}; 0 to {TIME_US_MAX:e} us were expected"));
+            }
+        }
+        let shares = [("spent_steps", self.spent_steps, TIME_US_MAX), ("gain", self.gain, 1.0)];
+        for (name, value, most) in shares {
+            if let Some(v) = value.filter(|v| !(-TIME_US_MAX..=most).contains(v)) {
+                return Err(format!("`{name}` is {v}; at most {most} was expected"));
             }
         }
         if self.ranks > RANKS_MAX || self.nodes > self.ranks.max(1) || self.rank >= i64::from(RANKS_MAX) {

@@ -1,51 +1,35 @@
-//! Coordinates the epochs of a communicator on the rank that leads it: one policy per slot, the plans of the next epoch, and the readings of all
-//! ranks.
+//! Coordinates the epochs of a communicator on the rank that leads it: the loop's tuner, the plans of the next epoch, and the readings of all ranks.
 //!
-//! The worker calls [`on_call`](EpochCoordinator::on_call) for each call of the leader's rank, [`on_message`](EpochCoordinator::on_message) for each
-//! message of a member and [`tick`](EpochCoordinator::tick) at every poll. A proposal must be committed before its plans count; a plan that is void
-//! is reported to its policies as calls without a time.
+//! The worker calls [`on_call`](EpochCoordinator::on_call) for each call of the leader's rank, [`on_step`](EpochCoordinator::on_step) for each step that
+//! the program reports, [`on_message`](EpochCoordinator::on_message) for each message of a member and [`tick`](EpochCoordinator::tick) at every poll. A
+//! proposal must be committed before its plans count. What is tried, and when, is decided by [`tune::steps`].
 
 use crate::rewards::{Reduced, Reduction};
 use crate::views::{Asking, can_use};
-use agreement::epoch::{RUN_SLOTS_MAX, RUNS_MAX};
-use agreement::leader::Difference;
-use agreement::leader::{GIVE_UP_US, REPEAT_US};
+use agreement::leader::{Difference, GIVE_UP_US, REPEAT_US};
 use agreement::{ArmRun, Leader, RankReading, Slot, SlotPlan, TimeSource, ToLeader, ToMember};
 use std::collections::BTreeMap;
-use tune::{Algorithm, Arm, Context, Policy, Protocol, Reading};
+use tune::steps::{CallPlan, LoopTuner, SeenCall, SlotLearner, StepSource};
+use tune::{Algorithm, Arm, Protocol};
 
-/// A new epoch may begin this long after the first slot has used up its runs, microseconds.
-const STRAGGLER_WAIT_US: u64 = 200_000;
-/// The coordinator waits this long after the last planned call for its readings, microseconds.
-const READING_WAIT_US: u64 = 300_000;
-/// Calls of a slot before it gets a policy.
-const CALLS_BEFORE_POLICY: u64 = 2;
+/// Calls of a slot before it is tuned.
+const CALLS_BEFORE_TUNING: u64 = 2;
 
-/// Builds a policy for the arms of a slot.
-pub type PolicyBuilder = Box<dyn Fn(&[Arm], Slot) -> Option<Box<dyn Policy>> + Send>;
+/// Builds a learner for the arms of a slot, AUTO first.
+pub type LearnerBuilder = Box<dyn Fn(&[Arm], Slot) -> Option<Box<dyn SlotLearner>> + Send>;
 
-/// A slot with a policy.
+/// A slot that is tuned.
+#[derive(Default)]
 struct SlotState {
-    policy: Box<dyn Policy>,
+    /// AUTO first.
     arms: Vec<Arm>,
-    /// Decisions of the policy so far.
-    decided: u64,
-    /// Indices of the arms of calls 0, 1, ... of the epoch in force. They are the policy's decisions from number `first` on.
-    planned: Vec<usize>,
-    first: u64,
-    /// Calls of the epoch seen so far.
-    used: u64,
     /// Times that judge arms, of calls that not all ranks have reported.
     times: Reduction,
     /// GPU times, for the trace only.
     kernels: Reduction,
-    /// The previous epoch and its arms: its GPU times may still arrive.
-    previous: (u64, Vec<usize>),
-    /// By call of the epoch: the policy knows the time, or that there is none.
-    received: Vec<bool>,
 }
 
-/// A slot that has no policy yet.
+/// A slot that is not tuned yet.
 #[derive(Debug, Clone, Copy)]
 struct SlotObservation {
     calls: u64,
@@ -57,15 +41,17 @@ struct SlotObservation {
 pub enum CoordinatorMode {
     /// A fixed table, proposed once.
     Fixed(Vec<SlotPlan>),
-    /// One policy per slot.
+    /// Arms are compared.
     Learn {
-        build: PolicyBuilder,
-        /// Calls per slot and epoch.
-        calls: u32,
+        build: LearnerBuilder,
         /// Also try algorithms that the communicator does not use at AUTO.
         explore_all: bool,
+        /// A test's script gives the times of single calls, which judge the arms.
+        is_scripted: bool,
         /// GPU times judge the arms.
         by_kernel: bool,
+        /// NCCL reports GPU times: they judge the arms if steps cannot.
+        has_kernel_times: bool,
     },
 }
 
@@ -111,10 +97,17 @@ pub struct EpochCoordinator {
     mode: CoordinatorMode,
     observed: BTreeMap<Slot, SlotObservation>,
     slots: BTreeMap<Slot, SlotState>,
+    tuner: LoopTuner,
+    /// GPU times judge the arms because steps could not.
+    fell_back: bool,
+    by_kernel: bool,
     /// Bit set of algorithms that AUTO has used: their connections exist.
     connected: u8,
     in_force: u64,
-    pending: Option<PendingPlans>,
+    /// Plans of the epoch in force, of the one before, and of the proposal.
+    plans: Vec<SlotPlan>,
+    previous: (u64, Vec<SlotPlan>),
+    pending: Option<Vec<SlotPlan>>,
     stopped: bool,
     /// The epoch that returns to AUTO after a stop, proposed or in force.
     stop_epoch: Option<u64>,
@@ -122,45 +115,38 @@ pub struct EpochCoordinator {
     /// The epoch without runs, proposed or in force.
     freeze_epoch: Option<u64>,
     left: bool,
-    first_exhausted_us: Option<u64>,
-    /// Time of the last call of the epoch in force that its plan covers.
-    last_planned_us: u64,
     learned: Vec<LearnedTime>,
-    step_reports: StepReports,
+    /// What was last said about the loop.
+    said: String,
     asking: Asking,
-    /// In [`CoordinatorMode::Fixed`]: the part of the table in force.
-    fixed: Vec<SlotPlan>,
 }
 
-/// Whether the program reports its steps.
-///
-/// `Unknown` until the first reading. From `Absent` a step leads to `JustBegun`, in which the next tick rebuilds the policies; then `Present`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StepReports {
-    /// No reading yet.
-    Unknown,
-    /// Policies have learned from intervals.
-    Absent,
-    /// Steps have begun to arrive: the policies must start afresh.
-    JustBegun,
-    /// Policies learn from steps.
-    Present,
-}
-
-/// The time of a call, reduced over all ranks.
+/// The time of a step or a call, reduced over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LearnedTime {
     pub slot: Slot,
     pub arm: Arm,
     pub source: TimeSource,
     pub time_us: f64,
+    /// Calls of the slot that the time covers.
+    pub calls: u64,
+    /// The time is the arm's alone: earlier steps with another arm are over.
+    pub is_steady: bool,
+    /// It was measured after the arm in use was chosen, to confirm it.
+    pub is_fresh: bool,
 }
 
-/// The arms by slot that apply if the proposal is committed.
-struct PendingPlans {
-    /// The plans of a fixed table.
-    fixed: Vec<SlotPlan>,
-    planned: BTreeMap<Slot, Vec<usize>>,
+/// The state of a slot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    pub slot: Slot,
+    /// The arm in use, and why.
+    pub arm: Arm,
+    pub because: String,
+    /// What comparing arms has cost so far, in steps.
+    pub spent_steps: f64,
+    /// The arm's gain over AUTO as a share of AUTO's step, and its standard error, from times after the choice.
+    pub gain: Option<(f64, f64)>,
 }
 
 /// A message to the member at a position in the roster.
@@ -169,26 +155,32 @@ pub type Outgoing = (usize, ToMember);
 impl EpochCoordinator {
     /// A coordinator for a communicator of `members` ranks.
     pub fn new(members: usize, mode: CoordinatorMode) -> Self {
+        let (by_kernel, by_call) = match &mode {
+            CoordinatorMode::Learn { is_scripted, by_kernel, .. } => (*by_kernel, *is_scripted || *by_kernel),
+            CoordinatorMode::Fixed(_) => (false, false),
+        };
         EpochCoordinator {
             leader: Leader::new(members, REPEAT_US, GIVE_UP_US),
             members,
             mode,
             observed: BTreeMap::new(),
             slots: BTreeMap::new(),
+            tuner: LoopTuner::new(by_call),
+            fell_back: false,
+            by_kernel,
             connected: 0,
             in_force: 0,
+            plans: Vec::new(),
+            previous: (0, Vec::new()),
             pending: None,
             stopped: false,
             stop_epoch: None,
             freeze_after: None,
             freeze_epoch: None,
             left: false,
-            first_exhausted_us: None,
-            last_planned_us: 0,
             learned: Vec::new(),
-            step_reports: StepReports::Unknown,
+            said: String::new(),
             asking: Asking::new(members),
-            fixed: Vec::new(),
         }
     }
 
@@ -209,15 +201,16 @@ impl EpochCoordinator {
         observed.calls += 1;
         observed.mask &= d.mask;
         observed.autos |= 1u32.checked_shl(d.auto.into()).unwrap_or(0);
-        if let Some(slot_state) = self.slots.get_mut(&slot).filter(|_| d.counted && d.epoch == self.in_force) {
-            slot_state.used = slot_state.used.max(d.k + 1);
-            if d.k < slot_state.planned.len() as u64 {
-                self.last_planned_us = now_us;
-            }
-            if slot_state.used >= slot_state.planned.len() as u64 {
-                self.first_exhausted_us.get_or_insert(now_us);
-            }
+        if matches!(self.mode, CoordinatorMode::Learn { .. }) {
+            let call = SeenCall { number: d.call, slot: slot.index() as u32, group: d.group, at_ns: d.at_ns };
+            let k = (d.counted && d.epoch == self.in_force).then_some(d.k);
+            self.tuner.on_call(call, d.bytes, k, now_us);
         }
+    }
+
+    /// The program has reported a step; its first call on the leader's rank has this number.
+    pub fn on_step(&mut self, first_call: u64) {
+        self.tuner.on_step(first_call);
     }
 
     /// Handles a message of the member at position `from`.
@@ -263,82 +256,75 @@ impl EpochCoordinator {
     /// The epoch in force has lapsed, or will at a call that all ranks know: another one may follow.
     fn apply_lapse(&mut self) {
         if self.leader.take_lapsed() {
-            let lapsed = std::mem::take(&mut self.in_force);
-            self.fixed.clear();
-            self.slots.values_mut().for_each(|slot_state| slot_state.finish_epoch(lapsed));
+            self.previous = (std::mem::take(&mut self.in_force), std::mem::take(&mut self.plans));
+            self.tuner.lapsed();
         }
     }
 
     fn apply_outcome(&mut self) {
         let Some(ended) = self.leader.take_ended() else { return };
-        let Some(p) = self.pending.take() else { return };
+        let Some(plans) = self.pending.take() else { return };
         if !ended.committed {
             self.asking.ask_again(ended.epoch.plans.iter().map(|plan| plan.slot));
-            // The planned calls will not run with these arms.
-            for (slot, planned) in p.planned {
-                if let Some(slot_state) = self.slots.get_mut(&slot) {
-                    slot_state.discard(slot_state.decided - planned.len() as u64, &planned);
-                }
-            }
+            self.tuner.voided();
             return;
         }
-        let previous = std::mem::replace(&mut self.in_force, ended.epoch.number);
-        self.fixed = p.fixed;
-        self.first_exhausted_us = None;
-        for (slot, planned) in p.planned {
-            if let Some(slot_state) = self.slots.get_mut(&slot) {
-                slot_state.finish_epoch(previous);
-                slot_state.first = slot_state.decided - planned.len() as u64;
-                slot_state.received = vec![false; planned.len()];
-                slot_state.planned = planned;
-            }
+        let before = std::mem::replace(&mut self.in_force, ended.epoch.number);
+        self.previous = (before, std::mem::replace(&mut self.plans, plans));
+        for slot_state in self.slots.values_mut() {
+            slot_state.times = Reduction::default();
+            slot_state.kernels.forget_before(before);
         }
+        self.tuner.committed();
     }
 
-    /// Handles one rank's time of a call. A time that judges arms goes to the policy; other GPU times go to the trace.
+    /// The arm of a call in the epoch in force or the one before.
+    fn arm_of(&self, epoch: u64, slot: Slot, k: u64) -> Option<Arm> {
+        let plans = match epoch {
+            e if e == self.in_force => &self.plans,
+            e if e == self.previous.0 => &self.previous.1,
+            _ => return None,
+        };
+        plans.iter().find(|p| p.slot == slot).map(|p| p.arm_of(k))
+    }
+
+    /// Handles one rank's time. A time that judges arms goes to the tuner; other GPU times go to the trace.
     fn on_reading(&mut self, from: usize, s: &RankReading) {
         let (members, in_force) = (self.members, self.in_force);
-        let by_kernel = matches!(self.mode, CoordinatorMode::Learn { by_kernel: true, .. });
+        let arm = self.arm_of(s.epoch, s.slot, s.k);
         let Some(slot_state) = self.slots.get_mut(&s.slot) else { return };
-        if s.source == TimeSource::Kernel && !by_kernel {
-            let ran = if s.epoch == slot_state.previous.0 { &slot_state.previous.1 } else { &slot_state.planned };
-            let arm = ran.get(s.k as usize).filter(|_| s.epoch == in_force || s.epoch == slot_state.previous.0);
-            let Some(arm) = arm.and_then(|a| slot_state.arms.get(*a)).copied() else { return };
-            if let Reduced::Time(time_us) = slot_state.kernels.add(from, members, s) {
-                self.learned.push(LearnedTime { slot: s.slot, arm, source: s.source, time_us });
+        if s.source == TimeSource::Kernel && !self.by_kernel {
+            if let (Some(arm), Reduced::Time(time_us)) = (arm, slot_state.kernels.add(from, members, s)) {
+                let (slot, source) = (s.slot, s.source);
+                let one = LearnedTime { slot, arm, source, time_us, calls: 1, is_steady: true, is_fresh: false };
+                self.learned.push(one);
             }
             return;
         }
-        if s.epoch != in_force || s.k >= slot_state.planned.len() as u64 {
+        if s.epoch != in_force || (self.fell_back && s.source != TimeSource::Kernel) {
             return;
         }
-        match slot_state.times.add(from, members, s) {
-            Reduced::Waiting => {}
-            Reduced::NoTime => _ = slot_state.learn(s.k, None),
-            Reduced::Time(time_us) => {
-                if let Some(arm) = slot_state.learn(s.k, Some(time_us)) {
-                    self.learned.push(LearnedTime { slot: s.slot, arm, source: s.source, time_us });
-                }
-                self.step_reports = match (s.source, self.step_reports) {
-                    (TimeSource::Interval | TimeSource::Calls, StepReports::Unknown) => StepReports::Absent,
-                    (TimeSource::Step, StepReports::Unknown) => StepReports::Present,
-                    (TimeSource::Step, StepReports::Absent) => StepReports::JustBegun,
-                    (_, as_before) => as_before,
-                };
-            }
-        }
-    }
-
-    /// Policies that have learned from intervals cannot use steps, so they start afresh.
-    fn restart_policies(&mut self) {
-        let CoordinatorMode::Learn { build, .. } = &self.mode else { return };
-        for (slot, slot_state) in &mut self.slots {
-            if let Some(policy) = build(&slot_state.arms, *slot) {
-                (slot_state.policy, slot_state.decided, slot_state.used) = (policy, 0, 0);
-                slot_state.previous = (self.in_force, std::mem::take(&mut slot_state.planned));
-                slot_state.received.clear();
-                slot_state.times = Reduction::default();
-            }
+        let time_us = match slot_state.times.add(from, members, s) {
+            Reduced::Waiting => return,
+            Reduced::NoTime => None,
+            Reduced::Time(time_us) => Some(time_us),
+        };
+        let source = match s.source {
+            TimeSource::Step => StepSource::Steps,
+            TimeSource::Interval | TimeSource::Calls => StepSource::Groups,
+            TimeSource::Kernel | TimeSource::Scripted => StepSource::Calls,
+        };
+        let Some(step) = self.tuner.on_time(s.slot.index() as u32, s.k, source, time_us) else { return };
+        if let Some(arm) = slot_state.arms.get(step.arm) {
+            self.learned.push(LearnedTime {
+                slot: s.slot,
+                arm: *arm,
+                source: s.source,
+                time_us: step.time_us,
+                calls: step.calls,
+                is_steady: step.is_steady,
+                is_fresh: step.is_fresh,
+            });
         }
     }
 
@@ -354,37 +340,32 @@ impl EpochCoordinator {
         if let Some(question) = self.asking.due(now_us).filter(|_| !self.stopped) {
             out.extend((0..self.members).map(|to| (to, question.clone())));
         }
-        let mut fixed = Vec::new();
         let mut freezes = false;
-        let (plans, planned) = if self.stopped {
+        let plans = if self.stopped {
             if self.stop_epoch == Some(self.in_force) {
                 return; // AUTO is in force for the rest of the job
             }
-            Default::default()
+            Vec::new()
         } else if let CoordinatorMode::Fixed(table) = &self.mode {
-            fixed = self.asking.views.usable(table);
-            if fixed == self.fixed {
+            let usable = self.asking.views.usable(table);
+            if usable == self.plans {
                 return;
             }
-            (fixed.clone(), BTreeMap::new())
+            usable
         } else if self.freeze_after.is_some_and(|f| f.is_over(begun_here, now_us)) {
             if self.is_frozen() {
                 return; // the arms found stay
             }
             freezes = true;
-            (self.settled_plans(), BTreeMap::new())
+            self.settled_plans()
         } else {
-            if self.step_reports == StepReports::JustBegun {
-                self.step_reports = StepReports::Present;
-                self.restart_policies();
-            }
-            self.create_policies();
-            if self.slots.is_empty() || !self.is_due(now_us) {
-                return;
-            }
-            self.plan_epoch()
+            self.fall_back_on_gpu_times();
+            self.add_slots();
+            let Some(plan) = self.tuner.propose(now_us) else { return };
+            self.leader.align(plan.align);
+            self.slot_plans(plan)
         };
-        self.pending = Some(PendingPlans { fixed, planned });
+        self.pending = Some(plans.clone());
         let epoch = self.leader.propose(plans, begun_here, now_us, |to, m| out.push((to, m)));
         if self.stopped {
             self.stop_epoch = epoch.map(|e| e.number);
@@ -393,20 +374,29 @@ impl EpochCoordinator {
         }
     }
 
-    /// A rank has an arm no longer: the slot's policy begins again with those that are left.
+    /// Where steps cannot judge arms, GPU times do if there are any.
+    fn fall_back_on_gpu_times(&mut self) {
+        let has_kernel_times = matches!(self.mode, CoordinatorMode::Learn { has_kernel_times: true, .. });
+        if self.tuner.never().is_some() && has_kernel_times && !self.by_kernel {
+            (self.by_kernel, self.fell_back) = (true, true);
+            self.tuner = LoopTuner::new(true);
+        }
+    }
+
+    /// A rank has an arm no longer: the slot begins again with those that are left.
     fn drop_impossible(&mut self, slot: Slot) {
         let Some(view) = self.asking.views.of_all(slot) else { return };
         let plan = |arm: &Arm| SlotPlan { slot, runs: Vec::new(), settled: *arm };
         if self.slots.get(&slot).is_some_and(|s| !s.arms.iter().all(|arm| can_use(&plan(arm), &view))) {
             self.slots.remove(&slot);
+            self.tuner.remove_slot(slot.index() as u32);
         }
     }
 
     /// The arm in use of every slot, without runs.
     fn settled_plans(&self) -> Vec<SlotPlan> {
-        let arm = |k: &SlotState| k.arms.get(k.policy.in_use()).copied().unwrap_or(Arm::AUTO);
-        let possible = self.slots.iter().filter(|(slot, _)| !self.impossible.contains(slot));
-        possible.map(|(slot, k)| SlotPlan { slot: *slot, runs: Vec::new(), settled: arm(k) }).collect()
+        let chosen = self.findings().filter(|f| !f.arm.is_auto());
+        chosen.map(|f| SlotPlan { slot: f.slot, runs: Vec::new(), settled: f.arm }).collect()
     }
 
     /// Exploring ends after this.
@@ -429,85 +419,49 @@ impl EpochCoordinator {
         plans.iter().map(|p| (p.slot, p.settled))
     }
 
-    /// Builds policies for slots with enough calls, of arms that all ranks have.
-    fn create_policies(&mut self) {
+    /// Adds the slots with enough calls to the tuner, with the arms that all ranks have; all of them after a change of the loop's rhythm.
+    fn add_slots(&mut self) {
         let CoordinatorMode::Learn { build, explore_all, .. } = &self.mode else { return };
         for (slot, observed) in &self.observed {
-            if observed.calls < CALLS_BEFORE_POLICY
-                || self.slots.contains_key(slot)
-                || self.slots.len() >= RUN_SLOTS_MAX
-            {
+            let key = slot.index() as u32;
+            if observed.calls < CALLS_BEFORE_TUNING || self.tuner.has_slot(key) {
                 continue;
             }
             let Some(view) = self.asking.views.of_all(*slot) else { continue };
             let mask = observed.mask & view.mask;
-            let mut arms = vec![Arm::AUTO];
-            for i in 0..crate::cost_table::ENTRIES as u8 {
-                let Some((a, p)) = crate::cost_table::entry(i).filter(|_| mask >> i & 1 == 1) else {
-                    continue;
-                };
-                let usable = *explore_all || self.connected >> a as u8 & 1 == 1;
-                // The entry that AUTO always takes is the arm AUTO.
-                if usable && observed.autos != 1 << i {
-                    arms.push(Arm::new(a, p));
+            let slot_state = self.slots.entry(*slot).or_default();
+            if slot_state.arms.is_empty() {
+                slot_state.arms.push(Arm::AUTO);
+                for i in 0..crate::cost_table::ENTRIES as u8 {
+                    let Some((a, p)) = crate::cost_table::entry(i).filter(|_| mask >> i & 1 == 1) else {
+                        continue;
+                    };
+                    let usable = *explore_all || self.connected >> a as u8 & 1 == 1;
+                    // The entry that AUTO always takes is the arm AUTO.
+                    if usable && observed.autos != 1 << i {
+                        slot_state.arms.push(Arm::new(a, p));
+                    }
                 }
             }
-            if arms.len() > 1
-                && let Some(policy) = build(&arms, *slot)
-            {
-                let slot_state = SlotState {
-                    policy,
-                    arms,
-                    decided: 0,
-                    planned: Vec::new(),
-                    first: 0,
-                    used: 0,
-                    times: Reduction::default(),
-                    kernels: Reduction::default(),
-                    previous: (0, Vec::new()),
-                    received: Vec::new(),
-                };
-                self.slots.insert(*slot, slot_state);
+            if let Some(learner) = build(&slot_state.arms, *slot) {
+                self.tuner.add_slot(key, learner);
             }
         }
     }
 
-    /// Whether to propose the next epoch now.
-    fn is_due(&self, now_us: u64) -> bool {
-        if self.slots.values().any(|k| k.planned.is_empty()) {
-            return true; // a new slot
-        }
-        let Some(first) = self.first_exhausted_us else { return false };
-        let exhausted = self.slots.values().all(|k| k.used >= k.planned.len() as u64);
-        let received = self.slots.values().all(|k| k.received.iter().take(k.used as usize).all(|h| *h));
-        (exhausted || now_us >= first + STRAGGLER_WAIT_US)
-            && (received || now_us >= self.last_planned_us.max(first) + READING_WAIT_US)
-    }
-
-    fn plan_epoch(&mut self) -> (Vec<SlotPlan>, BTreeMap<Slot, Vec<usize>>) {
-        let CoordinatorMode::Learn { calls, .. } = self.mode else { return Default::default() };
-        let (mut plans, mut planned) = (Vec::new(), BTreeMap::new());
-        for (slot, slot_state) in &mut self.slots {
-            let mut runs: Vec<ArmRun> = Vec::new();
-            let mut arms = Vec::new();
-            while arms.len() < calls as usize {
-                let decision = slot_state.policy.decide(Context::default());
-                slot_state.decided += 1;
-                arms.push(decision.arm);
-                let arm = slot_state.arms.get(decision.arm).copied().unwrap_or(Arm::AUTO);
-                match runs.last_mut() {
-                    Some(r) if r.arm == arm => r.calls += 1,
-                    _ => runs.push(ArmRun { arm, calls: 1 }),
-                }
-                if runs.len() == RUNS_MAX {
-                    break;
-                }
-            }
-            let settled = slot_state.arms.get(slot_state.policy.in_use()).copied().unwrap_or(Arm::AUTO);
-            plans.push(SlotPlan { slot: *slot, runs, settled });
-            planned.insert(*slot, arms);
-        }
-        (plans, planned)
+    /// A plan of the tuner as the ranks agree on it.
+    fn slot_plans(&self, plan: CallPlan) -> Vec<SlotPlan> {
+        let arm = |s: &SlotState, i: usize| s.arms.get(i).copied().unwrap_or(Arm::AUTO);
+        let of = |(slot, s): (&Slot, &SlotState)| {
+            let key = slot.index() as u32;
+            let settled = plan.in_use.get(&key).map_or(Arm::AUTO, |i| arm(s, *i));
+            let turn = plan.turn.as_ref().filter(|t| t.0 == key);
+            let runs: Vec<ArmRun> = turn.map_or(Vec::new(), |t| {
+                t.1.iter().map(|(i, calls)| ArmRun { arm: arm(s, *i), calls: *calls }).collect()
+            });
+            (!runs.is_empty() || !settled.is_auto()).then_some(SlotPlan { slot: *slot, runs, settled })
+        };
+        self.slots.iter().filter_map(of).collect()
     }
 
     /// The communicator ends on this rank: aborts an undecided proposal, so that no rank waits for its verdict.
@@ -537,40 +491,40 @@ impl EpochCoordinator {
         self.in_force
     }
 
-    /// By slot: the arm in use, and the policy's reason.
-    pub fn findings(&self) -> impl Iterator<Item = (Slot, Arm, String)> + '_ {
-        self.slots
-            .iter()
-            .map(|(slot, k)| (*slot, k.arms.get(k.policy.in_use()).copied().unwrap_or(Arm::AUTO), k.policy.because()))
-    }
-}
-
-impl SlotState {
-    /// Passes a time, or its absence, to the policy once per call. Returns the arm unless the call was known.
-    fn learn(&mut self, k: u64, time_us: Option<f64>) -> Option<Arm> {
-        let (received, arm) = (self.received.get_mut(k as usize)?, *self.planned.get(k as usize)?);
-        if std::mem::replace(received, true) {
+    /// What is known about the loop, once after every change: its rhythm, or why nothing can be learned. True for the second.
+    pub fn news(&mut self) -> Option<(String, bool)> {
+        let (text, is_never) = match (self.tuner.never(), self.tuner.cadence()) {
+            (Some(why), _) => (why.to_owned(), true),
+            _ if self.fell_back => ("steps cannot judge arms here; GPU times do".to_owned(), false),
+            (None, Some(c)) => {
+                let how =
+                    if c.told { "steps reported by the program" } else { "period found in the sequence of calls" };
+                (format!("{} calls per step ({how})", c.calls), false)
+            }
+            (None, None) => return None,
+        };
+        if text == self.said {
             return None;
         }
-        self.policy.learn(Reading { call: self.first + k, arm, time_us, channels: None });
-        self.arms.get(arm).copied()
+        self.said.clone_from(&text);
+        Some((text, is_never))
     }
 
-    fn discard(&mut self, first: u64, planned: &[usize]) {
-        for (i, arm) in planned.iter().enumerate() {
-            self.policy.learn(Reading { call: first + i as u64, arm: *arm, time_us: None, channels: None });
-        }
-    }
-
-    /// Calls without a time, or that were not made, count as lost.
-    fn finish_epoch(&mut self, epoch: u64) {
-        for k in 0..self.planned.len() as u64 {
-            self.learn(k, None);
-        }
-        self.times = Reduction::default();
-        self.kernels.forget_before(epoch);
-        self.previous = (epoch, std::mem::take(&mut self.planned));
-        self.used = 0;
+    /// By slot: the arm in use, and the reason.
+    pub fn findings(&self) -> impl Iterator<Item = Finding> + '_ {
+        let of_tuner: BTreeMap<u32, (usize, String)> =
+            self.tuner.findings().into_iter().map(|(k, arm, because)| (k, (arm, because))).collect();
+        self.slots.iter().filter_map(move |(slot, s)| {
+            let key = slot.index() as u32;
+            let (arm, because) = of_tuner.get(&key)?.clone();
+            Some(Finding {
+                slot: *slot,
+                arm: s.arms.get(arm).copied().unwrap_or(Arm::AUTO),
+                because,
+                spent_steps: self.tuner.spent_steps(key),
+                gain: self.tuner.fresh_gain(key),
+            })
+        })
     }
 }
 
@@ -583,8 +537,6 @@ pub fn auto_arm(entry: u8) -> Arm {
 mod tests {
     use super::*;
     use crate::comm::CallDecision;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
     use tune::Collective;
 
     fn call(k: u64, epoch: u64) -> CallDecision {
@@ -597,30 +549,10 @@ mod tests {
         }
     }
 
-    /// Delivers all messages to the only member, which always agrees. Returns the number of verdicts.
-    fn agree(c: &mut EpochCoordinator, now_us: u64) -> usize {
-        agreed_plans(c, now_us).0
-    }
-
-    /// Number of commits, and the plans of the last proposal.
-    fn agreed_plans(c: &mut EpochCoordinator, now_us: u64) -> (usize, Vec<SlotPlan>) {
-        let (mut out, mut committed, mut plans) = (Vec::new(), 0, Vec::new());
+    /// Delivers all messages to the only member, which always agrees.
+    fn agree(c: &mut EpochCoordinator, now_us: u64) {
+        let mut out = Vec::new();
         c.tick(0, now_us, &mut out);
-        if matches!(out.as_slice(), [(_, ToMember::Ask(_))]) {
-            agree_to(c, &mut out, now_us, &mut committed, &mut plans);
-            c.tick(0, now_us, &mut out);
-        }
-        agree_to(c, &mut out, now_us, &mut committed, &mut plans);
-        (committed, plans)
-    }
-
-    fn agree_to(
-        c: &mut EpochCoordinator,
-        out: &mut Vec<Outgoing>,
-        now_us: u64,
-        committed: &mut usize,
-        plans: &mut Vec<SlotPlan>,
-    ) {
         while let Some((_, message)) = out.pop() {
             let answer = match message {
                 ToMember::Ask(e) => {
@@ -629,36 +561,94 @@ mod tests {
                     ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots }
                 }
                 ToMember::Check { .. } => ToLeader::Status { begun: 0, digest: None },
-                ToMember::Propose(e) => {
-                    plans.clone_from(&e.plans);
-                    ToLeader::Ack { epoch: e.number, begun: 0 }
-                }
-                ToMember::Commit(n) | ToMember::Abort(n) => {
-                    *committed += 1;
-                    ToLeader::Confirm { epoch: n, begun: 0 }
-                }
+                ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0 },
+                ToMember::Commit(n) | ToMember::Abort(n) => ToLeader::Confirm { epoch: n, begun: 0 },
             };
-            c.on_message(0, &answer, now_us, out);
+            c.on_message(0, &answer, now_us, &mut out);
+        }
+    }
+
+    /// One step of `k` calls after another, from the given call on; the best arm is TREE/LL. Returns the number of the next call.
+    fn train(c: &mut EpochCoordinator, steps: u64, k: u64, from: u64) -> u64 {
+        let mut number = from;
+        let mut begun: std::collections::BTreeMap<u64, u64> = Default::default();
+        for _ in 0..steps {
+            let first = number;
+            let mut reading = None;
+            for _ in 0..k {
+                // A plan begins four calls after it was committed at the earliest; here at once.
+                let epoch = c.in_force;
+                let mine = begun.entry(epoch).or_insert(0);
+                let counted = c.plans.iter().any(|p| !p.runs.is_empty());
+                let d = CallDecision { k: *mine, counted, ..call(number, epoch) };
+                let arm = c.arm_of(epoch, d.slot(), *mine).unwrap_or(Arm::AUTO);
+                reading = reading.or(counted.then_some((epoch, *mine, arm)));
+                *mine += 1;
+                number += 1;
+                c.on_call(&d, number * 1000);
+            }
+            c.on_step(first);
+            if let Some((epoch, k, arm)) = reading {
+                let slot = Slot::of(Collective::AllReduce, 1 << 20);
+                let time_us = if arm == Arm::new(Algorithm::Tree, Protocol::Ll) { 800.0 } else { 1000.0 };
+                let time_us = time_us * (1.0 + 0.01 * ((number * 7 % 5) as f64 - 2.0));
+                let all = vec![RankReading { epoch, slot, k, source: TimeSource::Step, time_us }];
+                c.on_message(0, &ToLeader::Readings(all), number * 1000, &mut Vec::new());
+            }
+            agree(c, number * 1000);
+        }
+        number
+    }
+
+    fn learning(members: usize) -> EpochCoordinator {
+        let build: LearnerBuilder = Box::new(|arms, slot| crate::policies::build("adaptive", arms, slot));
+        let mode = CoordinatorMode::Learn {
+            build,
+            explore_all: true,
+            is_scripted: false,
+            by_kernel: false,
+            has_kernel_times: false,
+        };
+        EpochCoordinator::new(members, mode)
+    }
+
+    #[test]
+    fn plans_cover_whole_steps_and_begin_with_a_step() {
+        let mut c = learning(1);
+        train(&mut c, 8, 6, 0);
+        let plan = c.plans.first().unwrap_or_else(|| panic!("no plan after eight steps"));
+        assert!(plan.runs.len() > 4 && plan.runs.iter().all(|r| r.calls % 6 == 0), "{plan:?}");
+        assert_eq!(c.news(), Some(("6 calls per step (steps reported by the program)".into(), false)));
+        assert_eq!(c.news(), None, "said once");
+    }
+
+    #[test]
+    fn the_best_arm_of_many_calls_per_step_is_found() {
+        for k in [1, 4, 8, 64] {
+            let mut c = learning(1);
+            train(&mut c, 400, k, 0);
+            let found: Vec<_> = c.findings().collect();
+            assert_eq!(found[0].arm, Arm::new(Algorithm::Tree, Protocol::Ll), "K = {k}: {found:?}");
+            assert!(found[0].gain.is_some_and(|g| (g.0 - 0.2).abs() < 0.03), "K = {k}: {found:?}");
+            assert!(c.drain_learned().iter().any(|l| l.is_fresh && l.calls == k));
         }
     }
 
     #[test]
     fn after_the_freeze_the_arms_found_stay_and_no_epoch_follows() {
-        let build: PolicyBuilder = Box::new(|arms, _| crate::policies::build("round-robin", arms, 1 << 20));
-        let mode = CoordinatorMode::Learn { build, calls: 4, explore_all: true, by_kernel: false };
-        let mut c = EpochCoordinator::new(1, mode).freezing(Some("1s".parse().unwrap()));
-        (0..2).for_each(|k| c.on_call(&call(k, 0), 0));
-        let (_, plans) = agreed_plans(&mut c, 10);
-        assert_eq!((c.in_force(), c.is_frozen(), plans[0].runs.is_empty()), (1, false, false), "it explores");
-        let (_, plans) = agreed_plans(&mut c, 1_000_000);
-        assert_eq!((c.in_force(), c.is_frozen(), plans[0].runs.is_empty()), (2, true, true), "no runs");
-        let settled = plans[0].settled;
-        for now in [1_000_001, 10_000_000, 100_000_000] {
+        let mut c = learning(1).freezing(Some("1s".parse().unwrap()));
+        let number = train(&mut c, 200, 4, 0); // a call takes a millisecond: the freeze comes after 250 steps
+        let found: Vec<_> = c.findings().map(|f| f.arm).collect();
+        assert_eq!((c.is_frozen(), found), (false, vec![Arm::new(Algorithm::Tree, Protocol::Ll)]));
+        let number = train(&mut c, 100, 4, number);
+        assert!(c.is_frozen() && number > 1000, "{number}");
+        assert!(c.plans.len() == 1 && c.plans[0].runs.is_empty(), "{:?}", c.plans);
+        assert_eq!(c.plans[0].settled, Arm::new(Algorithm::Tree, Protocol::Ll));
+        for now in [2_000_000, 10_000_000, 100_000_000] {
             let mut out = Vec::new();
             c.tick(5000, now, &mut out);
             assert!(out.is_empty(), "no more epochs");
         }
-        assert_eq!(c.findings().next().unwrap().1, settled);
     }
 
     #[test]
@@ -677,38 +667,14 @@ mod tests {
     }
 
     #[test]
-    fn policies_start_afresh_when_the_first_step_arrives_late() {
-        let built = Arc::new(AtomicU32::new(0));
-        let count = built.clone();
-        let build: PolicyBuilder = Box::new(move |arms, _| {
-            count.fetch_add(1, Ordering::Relaxed);
-            crate::policies::build("round-robin", arms, 1 << 20)
-        });
-        let mode = CoordinatorMode::Learn { build, calls: 4, explore_all: true, by_kernel: false };
-        let mut c = EpochCoordinator::new(1, mode);
-        (0..2).for_each(|k| c.on_call(&call(k, 0), 0));
-        assert_eq!((agree(&mut c, 10), c.in_force()), (1, 1));
-        let reading = |epoch, k, source| {
-            let slot = Slot::of(Collective::AllReduce, 1 << 20);
-            ToLeader::Readings(vec![RankReading { epoch, slot, k, source, time_us: 100.0 }])
-        };
-        for (k, source) in [(0, TimeSource::Interval), (1, TimeSource::Interval), (2, TimeSource::Step)] {
-            assert_eq!(built.load(Ordering::Relaxed), 1);
-            c.on_call(&call(k, 1), 20);
-            c.on_message(0, &reading(1, k, source), 20, &mut Vec::new());
+    fn steps_whose_calls_vary_end_learning_and_the_reason_is_said() {
+        let mut c = learning(1);
+        let mut number = 0;
+        for step in 0..100u64 {
+            number = train(&mut c, 1, 1 + step * step % 7, number);
         }
-        assert_eq!(
-            (agree(&mut c, 30), c.in_force(), built.load(Ordering::Relaxed)),
-            (1, 2, 2),
-            "at once, with fresh policies"
-        );
-        // The policies restart once; late readings of the earlier epoch are ignored.
-        c.on_message(0, &reading(1, 3, TimeSource::Interval), 40, &mut Vec::new());
-        for k in 0..4 {
-            c.on_call(&call(k, 2), 50);
-            c.on_message(0, &reading(2, k, TimeSource::Step), 50, &mut Vec::new());
-        }
-        assert_eq!((agree(&mut c, 60), c.in_force(), built.load(Ordering::Relaxed)), (1, 3, 2));
-        assert_eq!(c.drain_learned().len(), 2 + 1 + 4);
+        let (why, is_never) = c.news().unwrap_or_default();
+        assert!(is_never && why.contains("cannot learn"), "{why}");
+        assert!(c.plans.is_empty());
     }
 }

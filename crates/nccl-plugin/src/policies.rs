@@ -1,7 +1,9 @@
 //! The policies of [`tune`] by name.
 
+use agreement::Slot;
 use tune::registry::POLICIES;
-use tune::{Arm, Policy, PolicyOptions};
+use tune::steps::{ByPolicy, SlotLearner, StepRace};
+use tune::{Arm, PolicyOptions};
 
 /// The default policy: the first one registered.
 pub fn default_name() -> &'static str {
@@ -17,7 +19,13 @@ pub fn check(name: &str) -> Result<(), String> {
     Err(format!("there is no policy `{name}`; there are {}", known.join(", ")))
 }
 
-/// Builds a policy. Only the leader of a communicator has one, so its random numbers may differ from those of other ranks.
-pub fn build(name: &str, arms: &[Arm], size_bytes: u64) -> Option<Box<dyn Policy>> {
-    tune::build(name, arms, &PolicyOptions { size_bytes, ..PolicyOptions::default() }).ok()
+/// Builds a learner. Only the leader of a communicator has one, so its random numbers may differ from those of other ranks. The default policy compares
+/// arms in blocks of whole steps; any other one decides once per block.
+pub fn build(name: &str, arms: &[Arm], slot: Slot) -> Option<Box<dyn SlotLearner>> {
+    if name == default_name() {
+        return Some(Box::new(StepRace::new(arms.len(), 0, slot.index() as u64)));
+    }
+    let size_bytes = tune::bucket::middle(slot.bucket);
+    let policy = tune::build(name, arms, &PolicyOptions { size_bytes, ..PolicyOptions::default() }).ok()?;
+    Some(Box::new(ByPolicy::new(policy)))
 }

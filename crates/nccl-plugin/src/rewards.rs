@@ -1,12 +1,12 @@
-//! The time that judges a call, most meaningful first: the training step that contains it, the interval between outermost groups, the GPU time.
+//! The times that judge arms, most meaningful first: training steps, intervals between outermost groups, GPU times.
 //!
-//! The program reports steps. Without steps, linkwise derives the program's rhythm from NCCL's groups: an **interval**
-//! begins with an outermost group (`ncclGroupStart`, or a call outside any group) that calls a slot, and ends with the
-//! next outermost group that calls it. In a training loop that is one step, including the arm's effect on concurrent
-//! computation. NCCL reports groups to its profiler from 2.27.3 on. In older releases an interval runs from call to
-//! call, and its readings are marked ([`TimeSource::Calls`]).
+//! The program reports steps. Without steps, an **interval** begins with an outermost group (`ncclGroupStart`, or a call
+//! outside any group) that calls a slot, and ends with the next outermost group that calls it. The leader adds up the
+//! intervals of one period of the calls ([`tune::steps::CadenceFinder`]): in a training loop that is one step, including
+//! the arm's effect on concurrent computation. NCCL reports groups to its profiler from 2.27.3 on. In older releases an
+//! interval runs from call to call, and its readings are marked ([`TimeSource::Calls`]).
 //!
-//! Other GPU times appear in reports only; they judge arms if `LINKWISE_REWARD` is `kernel`.
+//! Only the slot whose arms are compared has readings: one per step or interval. Other GPU times appear in reports only; they judge arms if `LINKWISE_REWARD` is `kernel`.
 
 mod match_launch;
 mod reduce;
@@ -28,31 +28,28 @@ fn reading(d: &CallDecision, source: TimeSource, time_us: f64) -> RankReading {
     RankReading { epoch: d.epoch, slot: d.slot(), k: d.k, source, time_us }
 }
 
-/// The reading of a call that will have no time.
-pub fn no_time(d: &CallDecision, source: TimeSource) -> RankReading {
-    reading(d, source, NO_TIME)
-}
-
-/// The readings of a step, given in nanoseconds of the communicator's clock. The step judges the counted calls within it of slots whose arm did not
-/// change during the step. `calls` are in order of time; those before `end_ns` are removed.
-pub fn time_step(calls: &mut VecDeque<CallDecision>, begin_ns: u64, end_ns: u64, out: &mut Vec<RankReading>) {
-    let within: Vec<CallDecision> =
-        calls.iter().filter(|d| (begin_ns..end_ns).contains(&d.at_ns) && d.counted).copied().collect();
-    // Calls between steps belong to no step.
-    let between = calls.iter().filter(|d| d.at_ns < begin_ns && d.counted);
-    out.extend(between.map(|d| reading(d, TimeSource::Step, NO_TIME)));
-    calls.retain(|d| d.at_ns >= end_ns);
+/// The readings of a step, given in nanoseconds of the communicator's clock: one per slot that is compared, at the slot's first call in the step. It
+/// has no time if the slot's arm changed during the step. `calls` are all calls in order of time; those before `end_ns` are removed. Returns the number
+/// of the step's first call.
+pub fn time_step(
+    calls: &mut VecDeque<CallDecision>,
+    begin_ns: u64,
+    end_ns: u64,
+    out: &mut Vec<RankReading>,
+) -> Option<u64> {
     let mut slots: BTreeMap<Slot, (&CallDecision, bool)> = BTreeMap::new();
-    for d in &within {
+    let within = || calls.iter().filter(|d| (begin_ns..end_ns).contains(&d.at_ns));
+    for d in within().filter(|d| d.counted) {
         let (first, constant) = slots.entry(d.slot()).or_insert((d, true));
         *constant &= (first.arm, first.epoch) == (d.arm, d.epoch);
     }
-    for d in &within {
-        // One time per slot and step: several calls of a slot in one step are not independent readings.
-        let judged = slots.get(&d.slot()).is_some_and(|(first, constant)| *constant && std::ptr::eq(*first, d));
-        let time_us = if judged { (end_ns - begin_ns) as f64 / 1e3 } else { NO_TIME };
-        out.push(reading(d, TimeSource::Step, time_us));
-    }
+    let time_us = (end_ns - begin_ns.min(end_ns)) as f64 / 1e3;
+    let of =
+        |(d, constant): &(&CallDecision, bool)| reading(d, TimeSource::Step, if *constant { time_us } else { NO_TIME });
+    out.extend(slots.values().map(of));
+    let first = within().map(|d| d.call).next();
+    calls.retain(|d| d.at_ns >= end_ns);
+    first
 }
 
 /// Intervals of one rank by slot. See the module documentation.
@@ -72,7 +69,7 @@ struct OpenInterval {
 }
 
 impl Intervals {
-    /// Handles a counted call: appends the reading of the interval that it ends, and readings without a time for calls that will have none.
+    /// Handles a counted call: appends the reading of the interval that it ends, at the first call of that interval.
     pub fn call(&mut self, d: &CallDecision, out: &mut Vec<RankReading>) {
         let alike = |a: &CallDecision, b: &CallDecision| (a.arm, a.epoch) == (b.arm, b.epoch);
         if let Some(open) = self.open.get_mut(&d.slot())
@@ -82,16 +79,15 @@ impl Intervals {
         {
             open.constant &= alike(&open.first, d);
             (open.last, open.calls) = (*d, open.calls + 1);
-            out.push(reading(d, TimeSource::Interval, NO_TIME)); // one time per group
-            return;
+            return; // one time per group
         }
         let now = OpenInterval { first: *d, last: *d, constant: true, calls: 1 };
         let Some(before) = self.open.insert(d.slot(), now) else { return };
         let first = &before.first;
         let grouped = first.group != 0 && d.group != 0 && first.group != d.group;
         let source = if grouped { TimeSource::Interval } else { TimeSource::Calls };
-        // The next group must use the same arm too: the host runs ahead of the GPU, and an interval ends with a call of the next group.
-        let whole = before.constant && alike(first, d) && d.k == before.last.k + 1 && d.at_ns > first.at_ns;
+        let follows = first.epoch == d.epoch && d.k == before.last.k + 1;
+        let whole = before.constant && follows && d.at_ns > first.at_ns;
         let time_us = if whole { (d.at_ns - first.at_ns) as f64 / 1e3 } else { NO_TIME };
         out.push(reading(first, source, time_us));
     }
@@ -121,21 +117,22 @@ mod tests {
     }
 
     #[test]
-    fn a_step_judges_slots_whose_arm_did_not_change_in_it() {
+    fn a_step_gives_one_reading_per_slot_at_its_first_call() {
+        let uncounted = |d: CallDecision| CallDecision { counted: false, ..d };
         let mut calls = VecDeque::from([
-            call(0, RING, 5, 1024),     // before the step
-            call(1, RING, 10, 1024),    // its arm changes during the step
-            call(0, TREE, 20, 1 << 20), // its arm does not change
-            call(1, TREE, 30, 1 << 20), // a second call in the same step
-            call(2, TREE, 40, 1024),
-            call(2, TREE, 2000, 1 << 20), // after the step
+            call(0, RING, 5, 1024),                // before the step
+            uncounted(call(7, RING, 10, 4 << 20)), // a slot that is not compared, the step's first call
+            call(1, RING, 11, 1024),               // its arm changes during the step
+            call(2, TREE, 20, 1 << 20),            // its arm does not change
+            call(3, TREE, 30, 1 << 20),            // a second call in the same step
+            call(4, TREE, 40, 1024),
+            call(5, TREE, 2000, 1 << 20), // after the step
         ]);
         let mut out = Vec::new();
-        time_step(&mut calls, 10, 1010, &mut out);
-        let (judged, others): (Vec<RankReading>, Vec<_>) = out.iter().partition(|s| s.time_us != NO_TIME);
-        let [only] = judged.as_slice() else { panic!("{out:?}") };
-        assert_eq!((only.slot, only.k, only.time_us, only.source), (calls[0].slot(), 0, 1.0, TimeSource::Step));
-        assert_eq!((calls.len(), others.len()), (1, 4), "the other calls get a reading without a time");
+        assert_eq!(time_step(&mut calls, 10, 1010, &mut out), Some(7));
+        let times: Vec<_> = out.iter().map(|s| (s.slot.bucket, s.k, s.time_us, s.source)).collect();
+        assert_eq!(times, [(10, 1, NO_TIME, TimeSource::Step), (20, 2, 1.0, TimeSource::Step)]);
+        assert_eq!(calls.len(), 1, "later calls stay");
     }
 
     #[test]
@@ -154,7 +151,8 @@ mod tests {
         let calls = [call(4, RING, 1000, 8), call(5, RING, 3000, 8)];
         assert_eq!(times(&calls), [(4, TimeSource::Calls, 2.0)]);
         assert_eq!(times(&[call(4, RING, 1000, 8), call(6, RING, 3000, 8)]), [], "one in between was lost");
-        assert_eq!(times(&[call(4, RING, 1000, 8), call(5, TREE, 3000, 8)]), [], "another arm");
+        let changed = times(&[call(4, RING, 1000, 8), call(5, TREE, 3000, 8)]);
+        assert_eq!(changed, [(4, TimeSource::Calls, 2.0)], "the time belongs to the arm of its first call");
     }
 
     #[test]
@@ -176,9 +174,9 @@ mod tests {
     }
 
     proptest! {
-        /// Each call gets one reading, so that the leader waits for no time in vain.
+        /// Each group but the last gets one reading, at its first call, and the readings fill the time without gaps.
         #[test]
-        fn every_call_before_the_last_group_gets_one_reading(
+        fn every_group_before_the_last_gets_one_reading(
             jumps in proptest::collection::vec((0u32..3, any::<bool>(), 1u64..1000), 1..60)
         ) {
             let (mut group, mut at) = (1, 0);
@@ -189,11 +187,11 @@ mod tests {
             }).collect();
             let (mut intervals, mut out) = (Intervals::default(), Vec::new());
             calls.iter().for_each(|d| intervals.call(d, &mut out));
-            let mut said: Vec<u64> = out.iter().map(|s| s.k).collect();
-            said.sort_unstable();
-            let begin = calls.iter().position(|d| d.group == group).unwrap_or(0) as u64;
-            let expected: Vec<u64> = (0..calls.len() as u64).filter(|k| *k != begin).collect();
-            prop_assert_eq!(said, expected);
+            let said: Vec<u64> = out.iter().map(|s| s.k).collect();
+            let begins = |k: &usize| *k == 0 || calls[*k].group != calls[*k - 1].group;
+            let mut expected: Vec<usize> = (0..calls.len()).filter(begins).collect();
+            expected.pop();
+            prop_assert_eq!(said, expected.iter().map(|k| *k as u64).collect::<Vec<_>>());
             for s in out.iter().filter(|s| s.time_us != NO_TIME) {
                 prop_assert!(s.time_us > 0.0 && s.source == TimeSource::Interval);
             }

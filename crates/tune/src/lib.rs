@@ -15,6 +15,7 @@ pub mod policy;
 pub mod profile;
 pub mod registry;
 pub mod round_robin;
+pub mod steps;
 
 pub use arm::Arm;
 pub use nccl_types::{Algorithm, Collective, Protocol};

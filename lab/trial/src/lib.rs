@@ -13,6 +13,7 @@ mod play;
 pub mod policies;
 mod score;
 pub mod targets;
+pub mod training;
 
 pub use detector::{Detection, detect};
 pub use environment::{Change, Environment, Noise, Overlap, Simulated, Spec};

@@ -1,6 +1,6 @@
 //! `linkwise-lab tune evaluate`: policies in environments whose true times are known.
 
-use super::{check_policy, detector, objective, page, print, targets};
+use super::{check_policy, detector, loops, objective, page, print, targets};
 use crate::trials::catalog::{self, Entry};
 use crate::trials::{self, RUNS_MAX, Settings};
 use ::trial::Score;
@@ -10,7 +10,7 @@ use console::{Failure, Format, Progress};
 /// Arguments of `linkwise-lab tune evaluate`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  linkwise-lab tune evaluate --environment cv10,modes\n  \
-    linkwise-lab tune evaluate --targets --policy round-robin\n  linkwise-lab tune evaluate --environment list")]
+    linkwise-lab tune evaluate --targets --policy round-robin\n  linkwise-lab tune evaluate --environment list\n  linkwise-lab tune evaluate --loops=k8 --runs 100")]
 pub struct Args {
     /// Policies to compare, or `all` [default: the default policy and round-robin]
     #[arg(long, value_delimiter = ',')]
@@ -24,6 +24,11 @@ pub struct Args {
     /// Evaluate the detection of overlap from times only, instead of policies
     #[arg(long, conflicts_with_all = ["targets", "policy", "environment", "calls", "ranks", "channel_price", "report"])]
     detector: bool,
+    /// Evaluate what the plugin does in training loops with many calls per step; with a text, only the loops whose name
+    /// contains it
+    #[arg(long, value_name = "WORDS", num_args = 0..=1, require_equals = true, default_missing_value = "",
+          conflicts_with_all = ["targets", "detector", "policy", "environment", "calls", "ranks", "channel_price", "report"])]
+    loops: Option<String>,
     /// With --targets: only the targets whose statement contains this text
     #[arg(long, value_name = "WORDS", requires = "targets")]
     only: Option<String>,
@@ -63,6 +68,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let settings =
         Settings { runs: args.runs, seed: args.seed, ranks: args.ranks, objective: objective(args.channel_price)? };
+    if let Some(words) = &args.loops {
+        return loops::run(words, &settings, args.format);
+    }
     let policies = policies(&args.policy)?;
     if args.targets {
         return targets::run(&policies, &settings, args.only.as_deref(), args.format);

@@ -4,6 +4,7 @@
 mod characterize;
 mod detector;
 mod evaluate;
+mod loops;
 mod page;
 mod play;
 mod print;

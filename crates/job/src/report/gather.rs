@@ -55,6 +55,13 @@ pub struct CallGroup {
     pub arm_calls: BTreeMap<String, u64>,
     /// Times that the policy decides by, by arm.
     pub times: BTreeMap<String, Vec<f64>>,
+    /// Those of them that were measured after the arm in use was chosen.
+    pub fresh_times: BTreeMap<String, Vec<f64>>,
+    /// Calls that one time covers, if the trace says so; else 0.
+    calls_of_time: u64,
+    /// What comparing arms has cost in steps, and the gain as a share of AUTO's step, if the trace says so.
+    pub spent_steps: Option<f64>,
+    pub gain: Option<f64>,
     /// The source of [`CallGroup::times`].
     pub source: String,
     /// GPU times that all ranks agreed on, by arm.
@@ -166,8 +173,9 @@ impl GatheredTraces {
                 self.comms.insert(line.comm, (line.ranks, line.nodes));
             }
             "comm" if !self.comms.contains_key(&line.comm) => self.report.left_out.communicators += 1,
-            "never" => {
-                let said = one_line(&format!("communicator {} stays at AUTO: {}", line.comm, line.why), 300);
+            "never" | "loop" => {
+                let stays = if line.kind == "never" { " stays at AUTO" } else { "" };
+                let said = one_line(&format!("communicator {}{stays}: {}", line.comm, line.why), 300);
                 // Every rank writes this line.
                 if self.report.never.contains(&said) {
                 } else if self.report.never.len() < NEVER_MAX {
@@ -287,6 +295,9 @@ impl CallGroup {
 
     /// Number of calls with an arm that one time of the source covers: the time of a step or interval covers every call in it.
     pub fn calls_per_time(&self, arm: &str) -> f64 {
+        if self.calls_of_time > 0 {
+            return self.calls_of_time as f64;
+        }
         let of_arm = self.arm_calls.get(arm).copied().unwrap_or(0) as f64;
         let times = match self.source.as_str() {
             // A collective may be called in some steps only. In such a step it is called at least once.
@@ -298,7 +309,7 @@ impl CallGroup {
     }
 
     fn sample(&mut self, line: TraceLine) {
-        if line.time_us <= 0.0 {
+        if line.time_us <= 0.0 || line.steady == Some(false) {
             return;
         }
         if line.source == "kernel" {
@@ -307,16 +318,28 @@ impl CallGroup {
         // The policy decided by the best source. A program may begin to report its steps late.
         if self.times.is_empty() || rank(&line.source) < rank(&self.source) {
             self.times.clear();
+            self.fresh_times.clear();
             self.source = one_line(&line.source, 16);
         }
         if line.source == self.source {
+            if line.source != "kernel" {
+                self.calls_of_time = line.calls;
+            }
+            if line.fresh == Some(true) {
+                self.left_out += u64::from(!push(&mut self.fresh_times, &line.arm, line.time_us));
+            }
             self.left_out += u64::from(!push(&mut self.times, &line.arm, line.time_us));
         }
     }
 
     fn found(&mut self, line: TraceLine) {
         if self.finding.as_ref().is_none_or(|f| f.0 <= line.epoch) {
+            // Times before the newest choice confirm nothing.
+            if self.finding.as_ref().is_some_and(|f| f.1 != line.arm) {
+                self.fresh_times.clear();
+            }
             self.finding = Some((line.epoch, line.arm, one_line(&line.because, 200)));
+            (self.spent_steps, self.gain) = (line.spent_steps, line.gain);
         }
     }
 

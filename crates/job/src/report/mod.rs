@@ -94,7 +94,7 @@ pub struct JobReport {
     pub processes: Vec<PluginProcess>,
     /// Their calls, by collective, size and communicator.
     pub rows: Vec<CallRow>,
-    /// Communicators that stayed at AUTO, and why.
+    /// Communicators that stayed at AUTO, and why; and what was found about the steps of others.
     pub never: Vec<String>,
     /// Number of times that ranks waited for a verdict.
     pub waits: u64,

@@ -61,7 +61,8 @@ pub struct CallRow {
     pub predicted: Result<CallPrediction, String>,
     /// Time saved (below 0: lost) over all calls compared with AUTO, exploration included, milliseconds. If the times
     /// are those of steps or intervals, one step or interval counts once, not each call in it. Rows of the same steps
-    /// then do not add up.
+    /// then do not add up. Computed from times after the arm was chosen, where the trace tells them apart: those that
+    /// chose it are better than it is. `None` until there are such times.
     pub saved_ms: Option<f64>,
     /// Number of calls with the arm that repay the cost of exploration.
     pub break_even_calls: Option<u64>,
@@ -139,6 +140,17 @@ impl CallGroup {
         (saved, spent)
     }
 
+    /// The same where the trace tells which times are later than the choice: the time saved only if it is known from
+    /// those.
+    fn confirmed_us(&self, auto_us: Option<f64>, arm_in_use: &str, spent_steps: f64) -> (Option<f64>, f64) {
+        let spent = spent_steps * auto_us.unwrap_or(0.0);
+        let calls = self.arm_calls.get(arm_in_use).copied().unwrap_or(0) as f64;
+        let steps = calls / self.calls_per_time(arm_in_use);
+        let gained =
+            if arm_in_use == "AUTO" { Some(0.0) } else { self.gain.zip(auto_us).map(|(g, us)| g * us * steps) };
+        (gained.map(|g| g - spent), spent)
+    }
+
     /// Median GPU time of the kernels of a requested arm: of the times that the ranks agreed on, else of the shortest
     /// times in these traces of calls that `ran` as this arm.
     fn kernel_us(&self, requested: &str, ran: &str) -> Option<f64> {
@@ -174,9 +186,19 @@ fn row(
         Some((_, arm, because)) => (arm.clone(), because.clone()),
         None => (most_frequent(&k.arm_calls).unwrap_or_else(|| "AUTO".into()), String::new()),
     };
-    let (auto_times, arm_times) = (k.times_of("AUTO"), k.times_of(&arm));
+    let fresh = |a: &str| k.fresh_times.get(a).map(Vec::as_slice).filter(|t| !t.is_empty());
+    let (auto_times, arm_times) = match (fresh("AUTO"), fresh(&arm)) {
+        (Some(auto_times), Some(arm_times)) if arm != "AUTO" => (auto_times, arm_times),
+        _ => (k.times_of("AUTO"), k.times_of(&arm)),
+    };
     let (auto_us, arm_us) = (median(auto_times), median(arm_times));
-    let (saved_us, spent_us) = k.saved_and_spent_us(auto_us, &arm);
+    let (saved_us, spent_us) = match k.spent_steps {
+        Some(steps) => k.confirmed_us(auto_us, &arm, steps),
+        None => {
+            let (saved, spent) = k.saved_and_spent_us(auto_us, &arm);
+            (Some(saved), spent)
+        }
+    };
     let per_call = auto_us.zip(arm_us).map(|(a, b)| (a - b) / k.calls_per_time(&arm)).filter(|g| *g > 0.0);
     let auto_kernel_us = k.kernel_us("AUTO", &auto);
     let without_channels = arm.split('@').next().unwrap_or("");
@@ -204,7 +226,7 @@ fn row(
         share: kernels_ms.zip(total_ms.filter(|b| *b > 0.0)).map(|(k, b)| k / b),
         busbw_gb_per_s: k.busbw_gb_per_s(arm_kernel_us.or(auto_kernel_us)),
         predicted: predict(&auto, &arm),
-        saved_ms: auto_us.map(|_| saved_us / 1e3),
+        saved_ms: auto_us.and(saved_us).map(|us| us / 1e3),
         break_even_calls: per_call.map(|g| (spent_us / g).ceil() as u64),
         auto,
         arm,

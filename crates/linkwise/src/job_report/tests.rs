@@ -112,6 +112,37 @@ fn a_step_of_many_calls_is_saved_once_and_not_once_per_call() {
 }
 
 #[test]
+fn only_times_after_the_choice_count_as_saved() {
+    let sample = |arm: &str, time_us: f64, fresh: bool, steady: bool| {
+        format!(
+            r#"{{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"{arm}","source":"step","time_us":{time_us:.1},"calls":24,"steady":{steady},"fresh":{fresh}}}"#
+        )
+    };
+    let finding = |gain: &str| {
+        format!(
+            r#"{{"kind":"finding","comm":"0a","epoch":3,"collective":"ALLREDUCE","bucket":20,"arm":"RING/SIMPLE","because":"b","spent_steps":2.0,"gain":{gain}}}"#
+        )
+    };
+    let calls: Vec<String> =
+        trace_of_steps("step", 10).lines().filter(|l| !l.contains("sample")).map(String::from).collect();
+    // What chose the arm says 60 us; what came later says 90; a step that another arm still touches says 10.
+    let chosen = [sample("AUTO", 100.0, false, true), sample("RING/SIMPLE", 60.0, false, true), finding("null")];
+    let early = read(&(calls.join("\n") + "\n" + &chosen.join("\n") + "\n")).rows.remove(0);
+    assert_eq!(early.saved_ms, None, "nothing is known yet");
+    let later = [
+        sample("AUTO", 100.0, true, true),
+        sample("RING/SIMPLE", 90.0, true, true),
+        sample("RING/SIMPLE", 10.0, true, false),
+        finding("0.1"),
+    ];
+    let all = calls.iter().chain(&chosen).chain(&later).cloned().collect::<Vec<_>>().join("\n") + "\n";
+    let row = read(&all).rows.remove(0);
+    assert_eq!((row.auto_us, row.arm_us), (Some(100.0), Some(90.0)));
+    // Ten steps with the arm save a tenth of 100 us each; comparing has cost two steps.
+    assert!((row.saved_ms.unwrap() - (10.0 * 10.0 - 200.0) / 1e3).abs() < 1e-9, "{:?}", row.saved_ms);
+}
+
+#[test]
 fn where_nccl_tells_no_rank_the_calls_of_one_communicator_in_one_process_count() {
     let process = |pid: u64, calls: &[u64]| {
         let head = TRACE.lines().next().unwrap().replace("\"pid\":1", &format!("\"pid\":{pid}"));

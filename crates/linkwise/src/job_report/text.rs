@@ -104,7 +104,7 @@ pub fn choices(report: &JobReport) -> Cells {
         ("why", false),
     ];
     let caption = "What was chosen. Times are those that decide: median ± standard deviation, before (AUTO) and after (in use). Saved: of calls, \
-                   or of the steps or intervals that they are in; rows of the same steps do not add up.";
+                   or of the steps or intervals that they are in, by times after the choice; rows of the same steps do not add up.";
     cells(report, caption.into(), HEAD, |r| {
         vec![
             r.auto.clone(),

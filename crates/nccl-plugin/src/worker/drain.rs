@@ -88,8 +88,16 @@ impl Worker {
         for local in &mut self.local_ranks {
             let born = local.comm.born();
             let ns = |t: Instant| t.saturating_duration_since(born).as_nanos() as u64;
+            let led = local.roster.as_ref().and_then(|(roster, _)| {
+                self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster) && l.ordinal == local.comm.ordinal)
+            });
+            let mut coordinator = led.map(|l| &mut l.coordinator);
             for step in steps {
-                crate::rewards::time_step(&mut local.in_step, ns(step.begin), ns(step.end), &mut local.readings);
+                let (begin, end) = (ns(step.begin), ns(step.end));
+                let first = crate::rewards::time_step(&mut local.in_step, begin, end, &mut local.readings);
+                if let (Some(first), Some(c)) = (first, &mut coordinator) {
+                    c.on_step(first);
+                }
             }
         }
     }
@@ -131,19 +139,16 @@ impl Worker {
 }
 
 impl LocalRank {
-    /// Keeps a counted call until its step ends, or closes the interval that it ends.
+    /// Keeps a call until its step ends, or closes the interval that it ends.
     fn time_by_clock(&mut self, d: &CallDecision, reward: Reward) {
         match reward {
-            _ if !d.counted => {}
             Reward::Step => {
-                if self.in_step.len() >= STEP_CALLS_MAX
-                    && let Some(oldest) = self.in_step.pop_front()
-                {
-                    self.readings.push(crate::rewards::no_time(&oldest, TimeSource::Step));
+                if self.in_step.len() >= STEP_CALLS_MAX {
+                    self.in_step.pop_front();
                 }
                 self.in_step.push_back(*d);
             }
-            Reward::Interval => self.intervals.call(d, &mut self.readings),
+            Reward::Interval if d.counted => self.intervals.call(d, &mut self.readings),
             _ => {}
         }
     }

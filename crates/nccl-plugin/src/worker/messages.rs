@@ -229,8 +229,29 @@ impl Worker {
             led.coordinator.tick(begun, now, &mut out);
             for l in led.coordinator.drain_learned() {
                 self.trace.line(format_args!(
-                    "{{\"kind\":\"sample\",\"comm\":\"{:016x}\",\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"source\":\"{}\",\"time_us\":{:.3}}}",
-                    roster.comm, l.slot.collective.capitals(), l.slot.bucket, l.arm, format!("{:?}", l.source).to_lowercase(), l.time_us
+                    "{{\"kind\":\"sample\",\"comm\":\"{:016x}\",\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"source\":\"{}\",\"time_us\":{:.3},\"calls\":{},\"steady\":{},\"fresh\":{}}}",
+                    roster.comm,
+                    l.slot.collective.capitals(),
+                    l.slot.bucket,
+                    l.arm,
+                    format!("{:?}", l.source).to_lowercase(),
+                    l.time_us,
+                    l.calls,
+                    l.is_steady,
+                    l.is_fresh
+                ));
+            }
+            if let Some((text, is_never)) = led.coordinator.news() {
+                let line = format!("communicator {:016x}: {text}", roster.comm);
+                match is_never {
+                    true => self.files.warn(format!("{line}; exploring has stopped")),
+                    false => self.files.info(line),
+                }
+                let kind = if is_never { "never" } else { "loop" };
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"{kind}\",\"comm\":\"{:016x}\",\"why\":{}}}",
+                    roster.comm,
+                    quoted(&text)
                 ));
             }
             if let Some(d) = led.coordinator.take_difference() {
@@ -266,13 +287,22 @@ impl Worker {
                     "{{\"kind\":\"epoch\",\"comm\":\"{:016x}\",\"number\":{},\"at_us\":{now}}}",
                     roster.comm, led.traced_epoch
                 ));
-                for (slot, arm, because) in led.coordinator.findings() {
-                    if let Some(line) = self.told.arm(roster.comm, slot, arm, led.traced_epoch, &because) {
+                for f in led.coordinator.findings() {
+                    if let Some(line) = self.told.arm(roster.comm, f.slot, f.arm, led.traced_epoch, &f.because) {
                         self.files.info(line);
                     }
+                    let or_null = |v: Option<f64>| v.map_or("null".to_owned(), |v| format!("{v:.5}"));
                     self.trace.line(format_args!(
-                        "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{arm}\",\"because\":{}}}",
-                        roster.comm, led.traced_epoch, slot.collective.capitals(), slot.bucket, quoted(&because)
+                        "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"because\":{},\"spent_steps\":{:.3},\"gain\":{},\"gain_error\":{}}}",
+                        roster.comm,
+                        led.traced_epoch,
+                        f.slot.collective.capitals(),
+                        f.slot.bucket,
+                        f.arm,
+                        quoted(&f.because),
+                        f.spent_steps,
+                        or_null(f.gain.map(|g| g.0)),
+                        or_null(f.gain.map(|g| g.1))
                     ));
                 }
             }

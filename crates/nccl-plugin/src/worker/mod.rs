@@ -75,7 +75,7 @@ struct LocalRank {
     roster: Option<(Arc<Roster>, usize)>,
     recent: VecDeque<CallDecision>,
     readings: Vec<RankReading>,
-    /// Counted calls that wait for the end of their step.
+    /// Calls that wait for the end of their step.
     in_step: VecDeque<CallDecision>,
     intervals: crate::rewards::Intervals,
     /// A call could not take the arm in force: the leader must return the communicator to AUTO for good.
@@ -398,14 +398,16 @@ impl Worker {
             Some(p) => CoordinatorMode::Fixed(p.plans(comm.ranks, comm.nodes)),
             None => {
                 let name = self.config.policy.clone();
-                let build = move |arms: &[tune::Arm], slot: Slot| {
-                    crate::policies::build(&name, arms, tune::bucket::middle(slot.bucket))
-                };
+                let build = move |arms: &[tune::Arm], slot: Slot| crate::policies::build(&name, arms, slot);
+                let scripted = self.config.test.rewards.as_ref().is_some_and(|s| s.decides());
                 CoordinatorMode::Learn {
                     build: Box::new(build),
-                    calls: self.config.epoch_calls,
                     explore_all: self.config.explore_all,
-                    by_kernel: self.config.reward == Reward::Kernel,
+                    is_scripted: scripted,
+                    by_kernel: !scripted && self.config.reward == Reward::Kernel,
+                    has_kernel_times: !scripted
+                        && self.config.reward == Reward::Auto
+                        && crate::abi::profiler::kernels_wanted(),
                 }
             }
         }

@@ -113,7 +113,8 @@ impl Worker {
                 silent: led.map_or(Vec::new(), |l| l.coordinator.unanswered().map(rank_of).collect()),
                 slots: led.map_or(Vec::new(), |l| {
                     let table = l.coordinator.table().map(|(slot, arm)| (slot, arm, "the table".to_string()));
-                    l.coordinator.findings().chain(table).map(slot).collect()
+                    let found = l.coordinator.findings().map(|f| (f.slot, f.arm, f.because));
+                    found.chain(table).map(slot).collect()
                 }),
             });
         }

@@ -7,8 +7,10 @@
  *   TREE/LL128    1 ms    80 us
  *   TREE/LL       8 ms    20 us
  *
- *   program LIBRARY steps|groups|calls STEPS
+ *   program LIBRARY steps|groups|calls STEPS [CALLS LAG]
  *
+ * A step has CALLS calls of one size (1), each with its part of the step's time on the GPU. At the end of a step the program waits until the GPU has
+ * finished the step LAG steps before (0: its own).
  * steps: reports steps through linkwise.h; groups: NCCL reports groups instead; calls: neither. Prints the arm of the last call.
  */
 #include "linkwise.h"
@@ -50,17 +52,23 @@ enum { TREE_LL, TREE_LL128, RING_SIMPLE = 5, ENTRIES = 21 };
 static void say(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
   (void)level, (void)flags, (void)file, (void)line, (void)format;
 }
-static void pass(double us) {
-  struct timespec t = {(time_t)(us / 1e6), (long)((us - 1e6 * (double)(long)(us / 1e6)) * 1e3)};
-  nanosleep(&t, NULL);
+static double now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
+static void wait_until(double us) {
+  struct timespec t = {(time_t)(us / 1e6), (long)((us - 1e6 * (double)(long)(us / 1e6)) * 1e3)};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+enum { LAG_MAX = 8 };
 static double step_us(int arm) { return arm == TREE_LL ? 8000 : arm == TREE_LL128 ? 1000 : 4000; }
 static uint64_t kernel_ns(int arm) { return arm == TREE_LL ? 20000 : arm == TREE_LL128 ? 80000 : 100000; }
 static const char *algorithm(int arm) { return arm == RING_SIMPLE ? "RING" : "TREE"; }
 static const char *protocol(int arm) { return arm == RING_SIMPLE ? "SIMPLE" : arm == TREE_LL ? "LL" : "LL128"; }
 
 int main(int argc, char **argv) {
-  if (argc != 4) return 2;
+  if (argc != 4 && argc != 6) return 2;
   void *library = dlopen(argv[1], RTLD_NOW);
   if (!library) return fprintf(stderr, "%s\n", dlerror()), 3;
   struct tuner *tuner = dlsym(library, "ncclTunerPlugin_v5");
@@ -80,8 +88,12 @@ int main(int argc, char **argv) {
   }
   if (bad || (mask & (GROUP_API | COLL_API | COLL)) != (GROUP_API | COLL_API | COLL)) return 5;
   bad |= end(); /* an end without a begin is ignored */
-  for (int step = 0, of = atoi(argv[3]); step < of; step++) {
-    if (steps) bad |= begin();
+  int calls = argc == 6 ? atoi(argv[4]) : 1, lag = argc == 6 ? atoi(argv[5]) : 0;
+  if (calls < 1 || lag < 0 || lag >= LAG_MAX) return 2;
+  double gpu_us = now_us(), done_us[LAG_MAX] = {0};
+  for (int call = 0, of = calls * atoi(argv[3]); call < of; call++) {
+    int step = call / calls, is_first = call % calls == 0, is_last = call % calls == calls - 1;
+    if (steps && is_first) bad |= begin();
     void *in_group = NULL;
     struct group g = {{GROUP_API, NULL, 0}, 0, 1};
     if (groups) bad |= profiler->start(of_profiler[0], &in_group, &g);
@@ -105,7 +117,7 @@ int main(int argc, char **argv) {
       void *run = NULL, *channel = NULL, *launch = NULL;
       struct kernel_launch launched = {{KERNEL_LAUNCH, in_group, r}, NULL};
       if (groups) bad |= profiler->start(of_profiler[r], &launch, &launched);
-      struct collective c = {{COLL, NULL, r}, (uint64_t)step, "AllReduce", NULL, NULL, BYTES / 4, 0, "ncclFloat32", 1, 16,
+      struct collective c = {{COLL, NULL, r}, (uint64_t)call, "AllReduce", NULL, NULL, BYTES / 4, 0, "ncclFloat32", 1, 16,
                              algorithm(arm), protocol(arm), NULL};
       bad |= profiler->start(of_profiler[r], &run, &c);
       struct kernel k = {{KERNEL, run, r}, 0, 1000000};
@@ -115,8 +127,11 @@ int main(int argc, char **argv) {
       bad |= profiler->stop(run);
     }
     if (groups) bad |= profiler->stop(in_group);
-    pass(step_us(arm));
-    if (steps) bad |= end();
+    double at = now_us();
+    gpu_us = (gpu_us > at ? gpu_us : at) + step_us(arm) / calls;
+    done_us[step % LAG_MAX] = gpu_us;
+    if (is_last && step >= lag) wait_until(done_us[(step - lag) % LAG_MAX]);
+    if (steps && is_last) bad |= end();
   }
   for (int r = 0; r < RANKS; r++) bad |= tuner->finalize(of_tuner[r]) | profiler->finalize(of_profiler[r]);
   printf("%s/%s\n", algorithm(arm), protocol(arm));
