@@ -255,9 +255,12 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
 /// The subsets of a host type that the topology makes equivalent, such as all subsets of one size behind a switch.
 #[derive(Default)]
 struct AlikeSubsets {
-    /// By type and size: one subset of each class, and the class by host: the median, and the number of readings.
-    classes: HashMap<(usize, Bytes), Vec<(GpuMask, BTreeMap<HostId, (f64, usize)>)>>,
+    /// By type and size: one subset of each class, and the class.
+    classes: HashMap<(usize, Bytes), Vec<(GpuMask, ByHost)>>,
 }
+
+/// By host: the median of the readings, and their number.
+type ByHost = BTreeMap<HostId, (f64, usize)>;
 
 impl AlikeSubsets {
     /// The readings of subsets like `mask`, by host. O(1) after the first question about a type and size, which costs
@@ -269,7 +272,7 @@ impl AlikeSubsets {
         host_type: usize,
         size: Bytes,
         mask: GpuMask,
-    ) -> &BTreeMap<HostId, (f64, usize)> {
+    ) -> &ByHost {
         let ty = &cluster.types[host_type];
         let classes = self.classes.entry((host_type, size)).or_insert_with(|| {
             let mut values: Vec<(GpuMask, BTreeMap<HostId, Vec<f64>>)> = Vec::new();

@@ -35,7 +35,7 @@ SwitchName=leaf3 Nodes=n[6-8]
 #[test]
 fn a_switch_below_itself_is_refused_also_without_hosts_below_it() {
     for cycle in ["SwitchName=a Switches=b\nSwitchName=b Switches=a\n", "SwitchName=a Switches=a\n"] {
-        let e = read_slurm_conf(&format!("SwitchName=l1 Nodes=n[1-4]\n{cycle}"), "t.conf").err().expect("refused");
+        let e = read_slurm_conf(&format!("SwitchName=l1 Nodes=n[1-4]\n{cycle}"), "t.conf").expect_err("refused");
         assert!(e.message().contains("switch `a`") && e.message().contains("below itself"), "{}", e.message());
         assert_eq!(e.line(), 2);
     }
@@ -57,7 +57,7 @@ Ca	1 "H-12"		# "n2 mlx5_0"
 fn two_adapters_of_one_name_and_an_output_cut_off_are_told() {
     let notes = |text: &str| read_ibnetdiscover(text, "ib.txt", None).unwrap().notes.join("\n");
     assert!(!notes(FABRIC).contains("cut off"), "{}", notes(FABRIC));
-    let refused = |text: &str| read_ibnetdiscover(text, "ib.txt", None).err().expect("refused").message().to_owned();
+    let refused = |text: &str| read_ibnetdiscover(text, "ib.txt", None).expect_err("refused").message().to_owned();
     let twice = refused(&FABRIC.replace("\"n2 mlx5_0\"", "\"n1 mlx5_0\""));
     assert!(twice.contains("two adapters are named `n1 mlx5_0`: H-11 and H-12"), "{twice}");
     let at = FABRIC.find("[1](12)").unwrap();
