@@ -60,7 +60,7 @@ fn two_adapters_of_one_name_and_an_output_cut_off_are_told() {
     let refused = |text: &str| read_ibnetdiscover(text, "ib.txt", None).expect_err("refused").message().to_owned();
     let twice = refused(&FABRIC.replace("\"n2 mlx5_0\"", "\"n1 mlx5_0\""));
     assert!(twice.contains("two adapters are named `n1 mlx5_0`: H-11 and H-12"), "{twice}");
-    let at = FABRIC.find("[1](12)").unwrap();
+    let at = FABRIC.rfind("[1](12)").unwrap(); // in the block of the adapter
     assert!(refused(&FABRIC[..at + 4]).contains("cut off"));
     let cut = notes(&FABRIC[..FABRIC.find("Ca\t1 \"H-12\"").unwrap()]);
     assert!(cut.contains("1 adapter of the switches' ports without a block of their own (H-12)"), "{cut}");
@@ -132,7 +132,7 @@ fn what_is_wrong_with_a_topology_conf_is_told_with_line_and_remedy() {
         ("SwitchName=a\n", 1, "neither"),
         ("SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[1-2]\n", 2, "`n1` is below `a` and below `b`"),
         ("SwitchName=a Nodes=n0\nSwitchName=b Switches=a,c\nSwitchName=c Switches=b\n", 1, "below itself"),
-        ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", 1, "no switch has a node"),
+        ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", 1, "below itself"),
         ("SwitchName=a Nodes=n0\nBlockName=b Nodes=n1\n", 2, "has switches and the block"),
         ("BlockName=b Nodes=n1\nBlockSizes=4,x\n", 2, "no list of numbers"),
         ("Nodes=n1\n", 1, "without SwitchName"),
@@ -259,7 +259,7 @@ fn an_infiniband_fabric_gives_leaf_groups_rails_and_the_oversubscription_of_its_
     assert_eq!(w.tiers[0].oversubscription, Some(2.0), "8 host ports over 2 x 2 uplinks: the median");
     assert_eq!(sets(&w, 1).iter().map(|s| s.1.as_str()).collect::<Vec<_>>(), ["gpu-[00-15]", "gpu-[16-31]"]);
     assert_eq!(w.port_gbit_per_s[&("gpu-03".into(), "mlx5_2".into())], 400.0);
-    for wanted in ["1 ports name no host", "ufm-1", "rails"] {
+    for wanted in ["1 port without the name of a host", "ufm-1", "rails"] {
         assert!(w.notes.iter().any(|n| n.contains(wanted)), "no `{wanted}` in {:?}", w.notes);
     }
     let (network, _) =

@@ -309,7 +309,7 @@ fn of_several_imports_with_one_error_nothing_is_imported() {
     let (code, _, err) = run(&["--cluster", "h100", "--store", &store, "--import", &bad]);
     assert!(code == 2 && err.contains("bad.csv:2:1: not UTF-8 text"), "{err}");
     let (code, out, _) = run(&["--cluster", "h100", "--store", &store, "--import", &good, "--host-map", "26=n0"]);
-    assert!(code == 0 && out.contains("1 rows, 1 added"), "{out}");
+    assert!(code == 0 && out.contains("1 row, 1 added"), "{out}");
 }
 
 #[test]

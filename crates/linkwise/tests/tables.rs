@@ -103,11 +103,11 @@ fn the_status_of_running_jobs_is_shown_with_the_silent_ranks() {
     let (code, out, err) = said(linkwise("watch", &[&folder.at("."), "--once"]));
     assert_eq!(code, 0, "{err}");
     for words in [
-        "1 processes write their status, 1 have stopped writing",
+        "1 process writes its status, 1 has stopped writing",
         "site's tuner gib",
         "silent ranks: 3, 5",
         "RING/LL",
-        "1 MiB",
+        "1MiB",
     ] {
         assert!(out.replace("\n  ", " ").contains(words), "{words}: {out}");
     }

@@ -120,7 +120,9 @@ prop_compose! {
         // Each tier joins some switches of the tier below; without names in runs of one length, with names in any order.
         let mut leaf_of: Vec<usize> = (0..hosts.len()).collect();
         let mut hosts_per_switch = 1;
-        let tiers = tiers.into_iter().map(|(name, k, oversubscription)| {
+        // Names of tiers differ, as the check demands.
+        let tiers = tiers.into_iter().enumerate().map(|(i, (name, k, oversubscription))| {
+            let name = format!("{name}{i}");
             hosts_per_switch *= k;
             if !named {
                 return Tier::regular(name, hosts_per_switch, oversubscription);

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
-use topology::Bytes;
+use topology::{Bytes, count};
 
 /// Arguments of `linkwise watch`.
 #[derive(clap::Args)]
@@ -72,11 +72,14 @@ fn text(processes: &[ProcessStatus], broken: &[String], now: u64) -> String {
     let led = comms().filter(|(_, c)| c.leads).count();
     let longest = comms().map(|(_, c)| c.longest_wait_us).max().unwrap_or(0);
     let mut said = format!(
-        "{live} processes write their status, {} have stopped writing; {led} communicators led here, {} changes of arms, {} waits, the longest {:.1} ms, {} \
-         dropped records",
+        "{} {}, {} {} stopped writing; {} led here, {} of arms, {}, the longest {:.1} ms, {} dropped records",
+        count(live, "process"),
+        if live == 1 { "writes its status" } else { "write their status" },
         processes.len() - live,
-        processes.iter().map(|p| p.changes).sum::<u64>(),
-        comms().map(|(_, c)| c.waits).sum::<u64>(),
+        if processes.len() - live == 1 { "has" } else { "have" },
+        count(led, "communicator"),
+        count(processes.iter().map(|p| p.changes as usize).sum(), "change"),
+        count(comms().map(|(_, c)| c.waits as usize).sum(), "wait"),
         longest as f64 / 1e3,
         comms().map(|(_, c)| c.dropped).sum::<u64>()
     );

@@ -200,7 +200,9 @@ mod tests {
                         }
                         if mine.len() > 20 {
                             let (handle, site) = mine.pop_front().unwrap();
-                            assert_eq!(h.stop(handle).site, site);
+                            // A thread that stood still for four turns of the pool finds its events forgotten, never another's.
+                            let found = h.stop(handle).site;
+                            assert!(found == site || found == 0, "{found} for {site}");
                         }
                     }
                 });
