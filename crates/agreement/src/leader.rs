@@ -440,7 +440,11 @@ impl Leader {
                 }
             }
             (Stage::Proposed { epoch: e, .. }, ToLeader::Refuse { .. }) if e.number == epoch => {
+                let (is_late, ahead) = (begun >= e.from_call, self.ahead);
                 self.decide(false, now_us, &mut send);
+                if !is_late {
+                    self.ahead = ahead; // refused for another reason: a later call would not help
+                }
             }
             (Stage::Decided { epoch: e, .. }, ToLeader::Confirm { .. }) if e.number == epoch => {
                 self.answer(from);

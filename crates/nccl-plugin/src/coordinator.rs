@@ -119,6 +119,9 @@ pub struct EpochCoordinator {
     /// What was last said about the loop.
     said: String,
     asking: Asking,
+    /// Proposals refused in a row, and the time of the last proposal.
+    refusals: u32,
+    proposed_us: u64,
 }
 
 /// The time of a step or a call, reduced over all ranks.
@@ -148,6 +151,10 @@ pub struct Finding {
     /// The arm's gain over AUTO as a share of AUTO's step, and its standard error, from times after the choice.
     pub gain: Option<(f64, f64)>,
 }
+
+/// Pause after a refused proposal, microseconds; it doubles with each one in a row, up to half a second.
+const RETRY_US: u64 = 1000;
+const RETRY_DOUBLINGS: u32 = 9;
 
 /// A message to the member at a position in the roster.
 pub type Outgoing = (usize, ToMember);
@@ -181,6 +188,8 @@ impl EpochCoordinator {
             learned: Vec::new(),
             said: String::new(),
             asking: Asking::new(members),
+            refusals: 0,
+            proposed_us: 0,
         }
     }
 
@@ -265,10 +274,12 @@ impl EpochCoordinator {
         let Some(ended) = self.leader.take_ended() else { return };
         let Some(plans) = self.pending.take() else { return };
         if !ended.committed {
+            self.refusals = self.refusals.saturating_add(1);
             self.asking.ask_again(ended.epoch.plans.iter().map(|plan| plan.slot));
             self.tuner.voided();
             return;
         }
+        self.refusals = 0;
         let before = std::mem::replace(&mut self.in_force, ended.epoch.number);
         self.previous = (before, std::mem::replace(&mut self.plans, plans));
         for slot_state in self.slots.values_mut() {
@@ -340,6 +351,11 @@ impl EpochCoordinator {
         if let Some(question) = self.asking.due(now_us).filter(|_| !self.stopped) {
             out.extend((0..self.members).map(|to| (to, question.clone())));
         }
+        // Members refuse while earlier epochs have not begun on them: asking again at once would only keep them busy.
+        let pause_us = RETRY_US << self.refusals.min(RETRY_DOUBLINGS);
+        if self.refusals > 0 && !self.stopped && now_us < self.proposed_us + pause_us {
+            return;
+        }
         let mut freezes = false;
         let plans = if self.stopped {
             if self.stop_epoch == Some(self.in_force) {
@@ -366,6 +382,7 @@ impl EpochCoordinator {
             self.slot_plans(plan)
         };
         self.pending = Some(plans.clone());
+        self.proposed_us = now_us;
         let epoch = self.leader.propose(plans, begun_here, now_us, |to, m| out.push((to, m)));
         if self.stopped {
             self.stop_epoch = epoch.map(|e| e.number);
