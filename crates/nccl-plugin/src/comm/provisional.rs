@@ -5,8 +5,8 @@
 //! group, also into a CUDA graph. No launch follows a simulated group. So the numbers of a group's questions are provisional until its launch: if
 //! the next question comes from another group, the numbers, the runs and the boundaries of the earlier group are taken back, and the worker never sees its decisions.
 //!
-//! With non-blocking communicators NCCL does launch the groups that `ncclGroupSimulateEnd` ends (2.28.9 and 2.32.3 on the bench): they are calls, and a
-//! program that simulates on one rank hangs without the plugin, too.
+//! With non-blocking communicators NCCL does launch the groups that `ncclGroupSimulateEnd` ends (2.28.9 and 2.32.3 on the bench): they are calls.
+//! Ranks that simulate different groups there would differ.
 //!
 //! A communicator's questions and launches come one after the other, also from the threads of non-blocking communicators. A proposal may arrive in
 //! between: the number of begun calls that answers it is then too high at most, which refuses a proposal that was possible and never the reverse.
