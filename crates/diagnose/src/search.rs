@@ -8,25 +8,20 @@
 //! Cost per host: readings x distinct components x [`FACTORS`] additions. The physics is evaluated once per shape of an
 //! allocation.
 
+mod classes;
+mod noise;
+
 use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, Touch};
-use super::evidence::{Evidence, Expected, Residual, median};
+use super::evidence::{Evidence, Expected, Residual};
 use super::infer::{
-    Candidate, Defect, EFFECT_SD, FACTORS, LEVELS, LISTED_MIN, MOMENTS_MAX, OUTLIER_SHARES, REFINE, SLOWED, effect,
-    gain, level_sd, ln_add, ln_density, ln_moments, outlier_share, prior,
+    Candidate, Defect, FACTORS, LISTED_MIN, MOMENTS_MAX, REFINE, SLOWED, effect, gain, ln_add, ln_density, ln_moments,
+    outlier_share, prior,
 };
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use topology::HostId;
 
-/// Minimum share of a class's readings that a component must touch for the class to move with the hypothesis. Below it,
-/// the median of the class stays.
-const CLASS_SHARE_MIN: f64 = 0.05;
-/// Number of readings from which a class is large. A large class stays if its median moved by less than
-/// [`SHIFT_MIN_SDS`] deviations.
-const LARGE_CLASS: usize = 256;
-/// See [`LARGE_CLASS`].
-const SHIFT_MIN_SDS: f64 = 0.02;
 /// A form of a hypothesis whose log weight is this much below the best form's is not added to the sum.
 const NEGLIGIBLE: f64 = 40.0;
 /// A component is not slow if none of its readings is this many standard deviations below expectation.
@@ -37,14 +32,8 @@ const LONE: f64 = 0.05;
 /// Prior probability of a slow GPU that no reading of its own host shows, relative to another component.
 const GPU_UNSEEN: f64 = 0.1;
 
-/// Readings this many standard deviations below expectation show the share of outliers, and this is the share of outliers
-/// that lies so low, at least.
+/// Readings this many standard deviations below expectation show the share of outliers.
 const OUTLIER_SEEN_SDS: f64 = 4.0;
-const OUTLIERS_SEEN: f64 = 0.7;
-/// A host stands out with this many low readings, if they are half of its readings.
-const LOW_OF_HOST_MIN: usize = 3;
-/// Maximum size of a residual, in standard deviations, in the estimate of a host's level.
-const LEVEL_SDS: f64 = 3.0;
 
 const N: usize = FACTORS.len();
 
@@ -313,84 +302,6 @@ impl Search {
         defects
     }
 
-    /// The share of outliers among the readings of a kind: of low ones that no host stands out by. On a restless site two
-    /// outliers often have a host in common, which is then no defect. O(readings x hosts).
-    fn outlier_share(&self, kind: usize) -> f64 {
-        let [usual, ..] = OUTLIER_SHARES;
-        let judged = |x: &Item| x.kind() == kind && x.residual.is_some();
-        let stands_out = |list: &Vec<(u32, u32)>| {
-            let of_kind = list.iter().filter_map(|i| self.items[i.0 as usize].as_ref()).filter(|x| judged(x));
-            let (all, low) = of_kind.fold((0, 0), |(n, low), x| (n + 1, low + usize::from(x.is_low())));
-            low >= LOW_OF_HOST_MIN && 2 * low >= all
-        };
-        let stands_out: Vec<bool> = self.by_host.iter().map(stands_out).collect();
-        let (mut all, mut low) = (0u32, 0u32);
-        for (_, x) in self.items().filter(|x| judged(x.1)) {
-            all += 1;
-            let parts = x.evidence.allocation.parts();
-            low +=
-                u32::from(x.is_low() && x.evidence.repetitions < 2 && !parts.iter().any(|p| stands_out[p.0.index()]));
-        }
-        let reached = |s: &f64| {
-            f64::from(low) > OUTLIERS_SEEN * s * f64::from(all) && f64::from(low) > usual * f64::from(all) + 1.0
-        };
-        OUTLIER_SHARES.into_iter().rfind(reached).unwrap_or(usual)
-    }
-
-    /// The standard deviation of hosts' levels over all multi-host readings.
-    fn level_sd_now(&self) -> f64 {
-        let of_host = |list: &Vec<(u32, u32)>| {
-            let items = list.iter().filter_map(|i| self.items[i.0 as usize].as_ref());
-            let several = items.filter(|x| x.residual.is_some() && x.evidence.allocation.host_count() > 1);
-            let (n, sum, sd) = several.fold((0usize, 0.0, 0.0f64), |(n, sum, _), x| {
-                // Limited, so that one extreme reading does not move a host's level.
-                (n + 1, sum + x.left().clamp(-LEVEL_SDS * x.sd(), LEVEL_SDS * x.sd()), x.sd())
-            });
-            (n > 0).then(|| (sum / n as f64, sd * sd / n as f64))
-        };
-        let levels: Vec<(f64, f64)> = self.by_host.iter().filter_map(of_host).collect();
-        level_sd(&levels)
-    }
-
-    /// Increases the explained part of a reading, and moves its class.
-    fn change(&self, i: u32, explained: f64, shift: f64, given: &mut Given) {
-        let at = i as usize;
-        let Some(item) = &self.items[at] else { return };
-        given.explained[at] += explained;
-        given.shift[at] += shift;
-        given.left[at] = item.left() - given.explained[at] - given.shift[at];
-        given.sd[at] = item.sd().hypot(EFFECT_SD * given.explained[at]);
-        given.ln_density[at] = ln_density(given.left[at], given.sd[at], given.outliers[at]);
-        given.rows.remove(&i);
-        item.evidence.allocation.parts().iter().for_each(|p| given.changed[p.0.index()] = true);
-    }
-
-    fn classes(&self) -> Vec<Vec<u32>> {
-        let mut out: Vec<Vec<u32>> = Vec::new();
-        for (i, item) in self.items() {
-            if let Some(c) = item.residual.and_then(|r| r.class) {
-                out.resize(out.len().max(c + 1), Vec::new());
-                out[c].push(i);
-            }
-        }
-        out
-    }
-
-    /// Moves every class to the median of its readings' remaining residuals: a defect also lowers the level of its
-    /// class. Without this step, a host that most allocations touch would appear normal.
-    fn settle(&self, given: &mut Given) {
-        for c in 0..given.classes.len() {
-            let members = std::mem::take(&mut given.classes[c]);
-            let shift = median(&mut members.iter().map(|i| given.left[*i as usize]).collect::<Vec<_>>());
-            let sd = members.first().map_or(0.0, |i| self.items[*i as usize].as_ref().map_or(0.0, Item::sd));
-            let slight = members.len() >= LARGE_CLASS && shift.abs() < SHIFT_MIN_SDS * sd;
-            if shift != 0.0 && !slight {
-                members.iter().for_each(|i| self.change(*i, 0.0, shift, given));
-            }
-            given.classes[c] = members;
-        }
-    }
-
     /// The next defect, given the earlier ones; `None` if no further defect is probable.
     fn round(&mut self, effects: &Effects, before: &[Candidate], given: &mut Given) -> Option<Defect> {
         let at = before.len();
@@ -561,28 +472,6 @@ impl Search {
         row
     }
 
-    /// By reading of a host: the log-likelihood gain if the host's own level explains this and all later multi-host
-    /// readings. Readings of one host share its level, so a hundred slightly low readings are not a hundred independent
-    /// signs of a defect.
-    fn level_gains(&self, h: HostId, given: &Given) -> Vec<f64> {
-        let list = &self.by_host[h.index()];
-        let mut sums = [0.0; LEVELS.len()];
-        let mut out = vec![0.0; list.len()];
-        for (rank, &(i, _)) in list.iter().enumerate().rev() {
-            let several = |x: &Item| x.residual.is_some() && x.evidence.allocation.host_count() > 1;
-            let counts = self.items[i as usize].as_ref().is_some_and(several);
-            for (sum, z) in sums.iter_mut().zip(LEVELS) {
-                if counts {
-                    let at = i as usize;
-                    let off = given.left[at] - z * given.level_sd;
-                    *sum += ln_density(off, given.sd[at], given.outliers[at]) - given.ln_density[at];
-                }
-                out[rank] = f64::max(out[rank], *sum - 0.5 * z * z);
-            }
-        }
-        out
-    }
-
     /// The hypothesis that a component is slow: the logarithm of its weight relative to no defect, summed over factors
     /// and moments, and its best form. `None` if no reading is low.
     fn hypothesis(
@@ -684,30 +573,6 @@ impl Search {
             readings: from.iter().filter(|t| effect(t, factor) < SLOWED).count(),
             ln_likelihood_ratio,
         }
-    }
-
-    /// The gain of effects (by item), including the shifts of all classes that they move.
-    fn gain_with_classes(&self, touched: &[(u32, f64)], given: &mut Given) -> f64 {
-        let class = |i: u32| self.items[i as usize].as_ref().and_then(|x| x.residual?.class);
-        let mut moved = vec![0usize; given.classes.len()];
-        touched.iter().filter(|t| t.1 != 0.0).filter_map(|t| class(t.0)).for_each(|c| moved[c] += 1);
-        let shifts = |c: usize| moved[c] as f64 >= CLASS_SHARE_MIN * given.classes[c].len() as f64;
-        let stays = |i: u32| class(i).is_none_or(|c| !shifts(c));
-        let mut gain: f64 =
-            touched.iter().filter(|t| t.1 != 0.0 && stays(t.0)).map(|&(i, e)| given.gain(i, e, 0.0)).sum();
-        let shifting: Vec<usize> = (0..moved.len()).filter(|c| moved[*c] > 0 && shifts(*c)).collect();
-        if shifting.is_empty() {
-            return gain;
-        }
-        touched.iter().for_each(|t| given.effects[t.0 as usize] = t.1);
-        for c in shifting {
-            let members = &given.classes[c];
-            let left = |i: &u32| given.left[*i as usize] - given.effects[*i as usize];
-            let shift = median(&mut members.iter().map(left).collect::<Vec<_>>());
-            gain += members.iter().map(|i| given.gain(*i, given.effects[*i as usize], shift)).sum::<f64>();
-        }
-        touched.iter().for_each(|t| given.effects[t.0 as usize] = 0.0);
-        gain
     }
 }
 

@@ -10,14 +10,12 @@
 //!
 //! A dump is untrusted: lines, files and fields have limits. A cut-off last line is counted, not an error.
 
-use crate::plugin_trace::{LINE_BYTES_MAX, RANKS_MAX, SIZE_BYTES_MAX, TraceEnd, TraceError};
+use crate::plugin_trace::{RANKS_MAX, SIZE_BYTES_MAX, TraceEnd, TraceError, read_lines};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use topology::{Bandwidth, Bytes, Collective};
 
-/// Largest file, bytes.
-pub const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Limit on collectives of all communicators.
 pub const OPERATIONS_MAX: usize = 2_000_000;
 /// Limit on kinds of a summary; the most frequent are kept.
@@ -112,43 +110,8 @@ impl InspectorDump {
     ///
     /// # Errors
     /// A line that is no object of Inspector or exceeds a limit; more than [`OPERATIONS_MAX`] operations are left out and counted.
-    pub fn read(&mut self, mut input: impl BufRead) -> Result<TraceEnd, TraceError> {
-        let (mut end, mut bytes, mut all) = (TraceEnd::default(), Vec::new(), 0u64);
-        loop {
-            bytes.clear();
-            let n = input.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut bytes)?;
-            let wrong = |what: String| TraceError::Line { line: end.lines + 1, what };
-            all += n as u64;
-            if n == 0 {
-                return Ok(end);
-            }
-            if all > FILE_BYTES_MAX {
-                return Err(TraceError::Long);
-            }
-            let whole = bytes.last() == Some(&b'\n');
-            if !whole && n > LINE_BYTES_MAX {
-                return Err(wrong(format!("longer than {LINE_BYTES_MAX} bytes")));
-            }
-            if bytes.starts_with(&[0x1f, 0x8b]) {
-                return Err(wrong("the file is compressed; unpack it with gunzip".into()));
-            }
-            if bytes.trim_ascii().is_empty() {
-                end.lines += u64::from(whole);
-                continue;
-            }
-            match serde_json::from_slice::<Line>(&bytes) {
-                Err(_) if !whole => {
-                    end.cut_off = true;
-                    return Ok(end);
-                }
-                Err(e) => {
-                    let text: String = e.to_string().chars().filter(|c| !c.is_control()).take(160).collect();
-                    return Err(wrong(format!("not a line of NCCL Inspector: {text}")));
-                }
-                Ok(line) => self.take(line).map_err(wrong)?,
-            }
-            end.lines += 1;
-        }
+    pub fn read(&mut self, input: impl BufRead) -> Result<TraceEnd, TraceError> {
+        read_lines(input, "not a line of NCCL Inspector: ", |line| self.take(line))
     }
 
     fn take(&mut self, line: Line) -> Result<(), String> {

@@ -8,6 +8,7 @@ mod rank_gpus;
 pub use rank_gpus::{Gpu, RankGpus};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::io::{BufRead, Read};
 
 /// Longest line, bytes. The plugin writes some hundred.
@@ -158,7 +159,7 @@ pub enum TraceError {
         what: String,
     },
     /// The file exceeds [`FILE_BYTES_MAX`].
-    #[error("more than {} MiB; the plugin stops at LINKWISE_TRACE_BYTES_MAX", FILE_BYTES_MAX >> 20)]
+    #[error("more than {} MiB; leave the file out, or cut it after a line", FILE_BYTES_MAX >> 20)]
     Long,
 }
 
@@ -177,8 +178,20 @@ pub struct TraceEnd {
 /// A line that is longer than [`LINE_BYTES_MAX`], is not a JSON object, or has an impossible field; a file above
 /// [`FILE_BYTES_MAX`].
 pub fn read(
-    mut input: impl BufRead,
+    input: impl BufRead,
     mut each: impl FnMut(TraceLine) -> Result<(), String>,
+) -> Result<TraceEnd, TraceError> {
+    read_lines(input, "", |line: TraceLine| line.check().and_then(|()| each(line)))
+}
+
+/// Passes every line of a file of JSON lines to `each`; `not_one` begins the message about a line that is none of `T`.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_lines<T: DeserializeOwned>(
+    mut input: impl BufRead,
+    not_one: &str,
+    mut each: impl FnMut(T) -> Result<(), String>,
 ) -> Result<TraceEnd, TraceError> {
     let (mut end, mut bytes, mut all) = (TraceEnd::default(), Vec::new(), 0u64);
     loop {
@@ -196,17 +209,20 @@ pub fn read(
         if !whole && n > LINE_BYTES_MAX {
             return Err(wrong(format!("longer than {LINE_BYTES_MAX} bytes")));
         }
+        if bytes.starts_with(&[0x1f, 0x8b]) {
+            return Err(wrong("the file is compressed; unpack it with gunzip".into()));
+        }
         if bytes.trim_ascii().is_empty() {
             end.lines += u64::from(whole);
             continue;
         }
-        match serde_json::from_slice::<TraceLine>(&bytes) {
+        match serde_json::from_slice::<T>(&bytes) {
             Err(_) if !whole => {
                 end.cut_off = true;
                 return Ok(end);
             }
-            Err(e) => return Err(wrong(short_message(&e))),
-            Ok(line) => line.check().and_then(|()| each(line)).map_err(wrong)?,
+            Err(e) => return Err(wrong(format!("{not_one}{}", short_message(&e)))),
+            Ok(line) => each(line).map_err(wrong)?,
         }
         end.lines += 1;
     }
