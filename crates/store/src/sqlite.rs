@@ -40,10 +40,13 @@ pub struct Store {
     /// Hosts with earlier hardware: the last reading on it, and whether it was the present hardware.
     pub(crate) former: FormerTypes,
     changed: HostChanges,
+    /// The file records another set of hosts; the first write records this one.
+    unrecorded: bool,
 }
 
 impl Store {
-    /// Opens a store that exists and belongs to `cluster`. Migrates an older schema.
+    /// Opens a store that exists and belongs to `cluster`. Migrates an older schema. Hosts that were added, removed or changed since are
+    /// recorded by the first write, not before: a program that only reads may have a cluster of its own.
     pub fn open(path: &Path, cluster: &Cluster) -> Result<Self, StoreError> {
         Self::at(path, cluster, false, &Renames::default(), || Ok(()))
     }
@@ -117,83 +120,23 @@ impl Store {
             });
         } // otherwise another process was first
         let (former, changed) = Default::default();
-        let mut store = Store { path: path.into(), conn, cluster: cluster.clone(), former, changed };
-        store.claim(cluster, renames, then)?;
-        store.former = store.former_types()?;
-        Ok(store)
-    }
-
-    /// Records the cluster in a new store, compares it with that of an existing one, and records added, removed and changed hosts.
-    fn claim(
-        &mut self,
-        cluster: &Cluster,
-        renames: &Renames,
-        then: impl FnOnce() -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let given = identity(cluster);
-        if let Some(stored) = self.meta("cluster_identity")?
-            && compare(&stored, &given) == Kinship::Same
-            && renames.is_empty()
-        {
-            return then();
-        }
-        let json = serde_json::to_string(cluster).map_err(|e| StoreError::Invalid(e.to_string()))?;
-        self.changed = self.write(|tx, cluster, path| {
-            let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
-            let meta = |key: &str| {
-                tx.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get::<_, String>(0)).optional()
-            };
-            // Another process may have been first, with this cluster or with another one.
-            let mut stored = meta("cluster_identity").map_err(fail)?;
-            if let Some(json) = meta("cluster_json").map_err(fail)?.filter(|_| !renames.is_empty()) {
-                let before: Cluster = serde_json::from_str(&json).map_err(|e| StoreError::Damaged {
-                    path: path.into(),
-                    why: format!("its cluster cannot be read: {e}"),
-                })?;
-                let left = renames.left(&before, cluster).map_err(StoreError::Rename)?;
-                rename_readings(tx, path, renames, &before, cluster)?;
-                stored = Some(identity(&left.apply(&before)));
-                if !left.is_empty() {
-                    tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
-                }
-            }
-            let changes = match stored.as_ref().map(|s| compare(s, &given)) {
-                None => HostChanges::default(),
-                Some(Kinship::Same) if renames.is_empty() => return then().map(|()| HostChanges::default()),
-                Some(Kinship::Same) => HostChanges::default(),
-                Some(Kinship::Changed(changes)) => changes,
-                Some(Kinship::Other(difference)) => {
-                    return Err(StoreError::OtherCluster {
-                        path: path.into(),
-                        stored: meta("cluster_name").map_err(fail)?.unwrap_or_default(),
-                        given: cluster.name.clone(),
-                        difference,
-                    });
-                }
-            };
-            let before: HashMap<&str, &str> =
-                stored.iter().flat_map(|s| s.lines().skip(1)).filter_map(|l| l.split_once(" is ")).collect();
-            let sql = "INSERT OR IGNORE INTO former_type (host, until_reading, type)
-                       SELECT ?1, coalesce(max(id), 0), ?2 FROM measurement";
-            for host in changes.retyped.iter().chain(&changes.removed) {
-                tx.execute(sql, params![host, before.get(host.as_str())]).map_err(fail)?;
-            }
-            for (key, value) in [
-                ("cluster_name", &cluster.name),
-                ("cluster_identity", &given),
-                ("cluster_fingerprint", &fingerprint(&given)),
-                ("cluster_json", &json),
-            ] {
-                tx.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)", params![key, value])
-                    .map_err(fail)?;
-            }
-            if !changes.is_empty() {
-                tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+        let mut store = Store { path: path.into(), conn, cluster: cluster.clone(), former, changed, unrecorded: false };
+        let stored = store.meta("cluster_identity")?;
+        if stored.is_none() || !renames.is_empty() {
+            store.changed = store.write(|tx, cluster, path| {
+                let changes = record_cluster(tx, cluster, path, renames)?;
+                then()?;
+                Ok(changes)
+            })?;
+        } else {
+            if let Some(changes) = changes(stored.as_deref(), cluster, path, || store.meta("cluster_name"))? {
+                store.changed = changes;
+                store.unrecorded = true;
             }
             then()?;
-            Ok(changes)
-        })?;
-        Ok(())
+        }
+        store.former = store.former_types()?;
+        Ok(store)
     }
 
     fn former_types(&self) -> Result<FormerTypes, StoreError> {
@@ -211,10 +154,17 @@ impl Store {
                 former.entry(h).or_default().push((until, kind == type_text(&self.cluster, h)));
             }
         }
+        if self.unrecorded && !self.changed.retyped.is_empty() {
+            let last =
+                self.conn.query_row("SELECT coalesce(max(id), 0) FROM measurement", [], |r| r.get(0)).map_err(fail)?;
+            for h in self.changed.retyped.iter().filter_map(|h| index.get(h.as_str())) {
+                former.entry(*h).or_default().push((last, false));
+            }
+        }
         Ok(former)
     }
 
-    /// The hosts that changed between the last opening and this one. Readings on removed hosts or on earlier hardware stay stored; no query
+    /// The hosts that differ from those that the file recorded. Readings on removed hosts or on earlier hardware stay stored; no query
     /// returns them.
     pub fn changed_hosts(&self) -> &HostChanges {
         &self.changed
@@ -279,11 +229,15 @@ impl Store {
         &mut self,
         work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let Store { path, conn, cluster, .. } = self;
+        let Store { path, conn, cluster, unrecorded, .. } = self;
         let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        if *unrecorded {
+            record_cluster(&tx, cluster, path, &Renames::default())?;
+        }
         let value = work(&tx, cluster, path)?; // an error drops the transaction, which rolls it back
         tx.commit().map_err(fail)?;
+        *unrecorded = false;
         Ok(value)
     }
 
@@ -392,6 +346,76 @@ impl Store {
             self.conn.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0)).map_err(|e| self.error("check", &e))?;
         if why == "ok" { Ok(()) } else { Err(StoreError::Damaged { path: self.path.clone(), why }) }
     }
+}
+
+/// The differences between the recorded hosts and those of the cluster; `None` if there are none.
+fn changes(
+    stored: Option<&str>,
+    cluster: &Cluster,
+    path: &Path,
+    name: impl FnOnce() -> Result<Option<String>, StoreError>,
+) -> Result<Option<HostChanges>, StoreError> {
+    match stored.map(|s| compare(s, &identity(cluster))) {
+        None | Some(Kinship::Same) => Ok(None),
+        Some(Kinship::Changed(changes)) => Ok(Some(changes)),
+        Some(Kinship::Other(difference)) => Err(StoreError::OtherCluster {
+            path: path.into(),
+            stored: name()?.unwrap_or_default(),
+            given: cluster.name.clone(),
+            difference,
+        }),
+    }
+}
+
+/// Records the cluster, and what the hosts that differ from it were. Another process may have been first, with this cluster or with another.
+fn record_cluster(
+    tx: &Transaction<'_>,
+    cluster: &Cluster,
+    path: &Path,
+    renames: &Renames,
+) -> Result<HostChanges, StoreError> {
+    let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+    let given = identity(cluster);
+    let json = serde_json::to_string(cluster).map_err(|e| StoreError::Invalid(e.to_string()))?;
+    let meta = |key: &str| {
+        let sql = "SELECT value FROM meta WHERE key = ?1";
+        tx.query_row(sql, [key], |r| r.get::<_, String>(0)).optional().map_err(fail)
+    };
+    let mut stored = meta("cluster_identity")?;
+    if let Some(json) = meta("cluster_json")?.filter(|_| !renames.is_empty()) {
+        let before: Cluster = serde_json::from_str(&json)
+            .map_err(|e| StoreError::Damaged { path: path.into(), why: format!("its cluster cannot be read: {e}") })?;
+        let left = renames.left(&before, cluster).map_err(StoreError::Rename)?;
+        rename_readings(tx, path, renames, &before, cluster)?;
+        stored = Some(identity(&left.apply(&before)));
+        if !left.is_empty() {
+            tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+        }
+    }
+    let found = changes(stored.as_deref(), cluster, path, || meta("cluster_name"))?;
+    if found.is_none() && stored.is_some() && renames.is_empty() {
+        return Ok(HostChanges::default());
+    }
+    let changes = found.unwrap_or_default();
+    let before: HashMap<&str, &str> =
+        stored.iter().flat_map(|s| s.lines().skip(1)).filter_map(|l| l.split_once(" is ")).collect();
+    let sql = "INSERT OR IGNORE INTO former_type (host, until_reading, type)
+               SELECT ?1, coalesce(max(id), 0), ?2 FROM measurement";
+    for host in changes.retyped.iter().chain(&changes.removed) {
+        tx.execute(sql, params![host, before.get(host.as_str())]).map_err(fail)?;
+    }
+    for (key, value) in [
+        ("cluster_name", &cluster.name),
+        ("cluster_identity", &given),
+        ("cluster_fingerprint", &fingerprint(&given)),
+        ("cluster_json", &json),
+    ] {
+        tx.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)", params![key, value]).map_err(fail)?;
+    }
+    if !changes.is_empty() {
+        tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+    }
+    Ok(changes)
 }
 
 /// Every GPU of a cluster, drained ones included: measurements may be older than a drain.

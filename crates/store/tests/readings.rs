@@ -188,7 +188,13 @@ fn hosts_are_added_and_removed_and_the_readings_of_the_others_stay() {
         "hosts are matched by name, not by position"
     );
     drop(s);
-    assert!(Store::open(&path, &other).unwrap().changed_hosts().is_empty(), "told once");
+    assert!(Store::open(&path, &c).unwrap().changed_hosts().is_empty(), "a program that only reads records nothing");
+    let mut s = Store::open(&path, &other).unwrap();
+    s.insert(&record(&other, "new:0 n1:0", 10.0)).unwrap();
+    assert_eq!(ids(&s, &Query::usable()), [2, 3]);
+    drop(s);
+    assert!(Store::open(&path, &other).unwrap().changed_hosts().is_empty(), "a write records the hosts");
+    assert_eq!(Store::open(&path, &c).unwrap().changed_hosts().text(), "1 host added (n0), 1 host removed (new)");
     assert_eq!(usable(&c), [1, 2], "the host is back");
     assert!(matches!(Store::open(&path, &with_hosts(&["n1"])), Err(StoreError::OtherCluster { .. })));
 }
@@ -257,8 +263,8 @@ fn a_rename_that_fails_or_whose_companion_fails_leaves_the_store_as_it_was() {
     // A host m2 was measured, and removed: its readings are not those of n2.
     let five = with_hosts(&["n0", "n1", "n2", "n3", "m2"]);
     Store::open(&path, &five).unwrap().insert(&record(&five, "m2:0 n1:0", 10.0)).unwrap();
-    drop(Store::open(&path, &c).unwrap());
+    Store::open(&path, &c).unwrap().insert(&record(&c, "n0:0 n1:0", 10.0)).unwrap();
     let e = Store::open_renamed(&path, &to, &renames, || Ok(())).unwrap_err().to_string();
     assert!(e.contains("holds 1 readings of an earlier host `m2`"), "{e}");
-    assert_eq!(ids(&Store::open(&path, &c).unwrap(), &Query::usable()), [1]);
+    assert_eq!(ids(&Store::open(&path, &c).unwrap(), &Query::usable()), [1, 3]);
 }
