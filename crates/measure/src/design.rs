@@ -219,26 +219,25 @@ struct Sampler<'a> {
     scale: Scale,
     /// Move the GPUs of most allocations to the same rails on every host.
     align: bool,
-    /// The idle hosts of each switch of the lowest tier that has two or more; empty without several switches.
-    below_switches: Vec<Vec<(HostId, GpuMask)>>,
+    /// By tier with several switches: the idle hosts of each of its switches that has two or more.
+    below_switches: Vec<Vec<Vec<(HostId, GpuMask)>>>,
 }
 
 impl<'a> Sampler<'a> {
     fn new(cluster: &'a Cluster, idle: &Allocation, seed: u64, scale: Scale) -> Self {
         let idle = rails::networked(cluster, idle);
-        let mut below_switches: Vec<Vec<(HostId, GpuMask)>> = Vec::new();
-        if scale.by_job_size && !cluster.tiers().is_empty() {
-            below_switches.resize(cluster.switch_count(0), Vec::new());
+        let below = |tier: usize| {
+            let mut below = vec![Vec::new(); cluster.switch_count(tier)];
             for &(h, m) in idle.parts() {
-                if let Some(below) = below_switches.get_mut(cluster.switch_of(0, h)) {
+                if let Some(below) = below.get_mut(cluster.switch_of(tier, h)) {
                     below.push((h, m));
                 }
             }
-            below_switches.retain(|b| b.len() >= 2);
-            if below_switches.len() < 2 {
-                below_switches.clear();
-            }
-        }
+            below.retain(|b| b.len() >= 2);
+            below
+        };
+        let tiers = if scale.by_job_size { cluster.tiers().len() } else { 0 };
+        let below_switches: Vec<_> = (0..tiers).map(below).filter(|switches| switches.len() >= 2).collect();
         let (fabric, rng) = (fabric::Fabric::new(cluster), ChaCha8Rng::seed_from_u64(seed));
         let align = cluster.network.rails.is_some();
         Sampler { cluster, idle, fabric, rng, seed, scale, align, below_switches }
@@ -299,14 +298,16 @@ impl<'a> Sampler<'a> {
         Allocation::from_gpus(gpus.into_iter().take(k))
     }
 
-    /// `count` different idle hosts. With several switches, every second draw takes them below one switch, where one has so many.
+    /// `count` different idle hosts: of the whole site or below one switch of a tier, each tier as often as the whole site, where a switch
+    /// has so many.
     fn hosts(&mut self, count: usize) -> Vec<(HostId, GpuMask)> {
         let mut hosts = self.idle.parts().to_vec();
-        if !self.below_switches.is_empty() && self.rng.random_bool(0.5) {
-            let enough: Vec<usize> =
-                (0..self.below_switches.len()).filter(|&s| self.below_switches[s].len() >= count).collect();
+        let level =
+            if self.below_switches.is_empty() { 0 } else { self.rng.random_range(0..=self.below_switches.len()) };
+        if let Some(switches) = level.checked_sub(1).map(|tier| &self.below_switches[tier]) {
+            let enough: Vec<usize> = (0..switches.len()).filter(|&s| switches[s].len() >= count).collect();
             if !enough.is_empty() {
-                hosts.clone_from(&self.below_switches[enough[self.rng.random_range(0..enough.len())]]);
+                hosts.clone_from(&switches[enough[self.rng.random_range(0..enough.len())]]);
             }
         }
         let count = count.min(hosts.len());

@@ -31,7 +31,7 @@ pub struct Scale {
     /// Maximum number of deviating hosts with a full table.
     pub tables_of_deviating: usize,
     /// Draw runs by the sizes of real jobs: the probability of `h` hosts is proportional to `1 / h²`. If the site has
-    /// several switches, half of the runs stay below one switch.
+    /// several switches, as many runs stay below one switch of each tier as go anywhere.
     pub by_job_size: bool,
 }
 
