@@ -57,6 +57,10 @@ pub struct PlaceAnswer {
     /// bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal_counts: Option<ScoredAnswer>,
+    /// The choice with any counts per host, if the answer keeps equal counts that need more hosts and are predicted to be
+    /// slower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uneven_counts: Option<ScoredAnswer>,
     /// Candidates whose measurement would be most informative, the choice first.
     pub worth_measuring: Vec<GpuList>,
     /// The next best splits.
@@ -245,9 +249,14 @@ pub enum BottleneckAnswer {
         /// Their total line rate, GB/s.
         gb_per_s: f64,
     },
-    /// A link between hosts, or a tier of switches.
+    /// A link between hosts.
     Link {
         /// Its name.
+        name: String,
+    },
+    /// The uplinks of the switches of a tier.
+    Tier {
+        /// The tier's name.
         name: String,
     },
     /// The message is too small to fill a link.
@@ -262,14 +271,18 @@ impl BottleneckAnswer {
         Some(match self {
             BottleneckAnswer::Host { host } => format!("Limited by the links inside host {host}."),
             BottleneckAnswer::Nic { host, nics, gb_per_s } => {
-                let nics =
-                    if nics.len() > 4 { format!("{} NICs", nics.len()) } else { format!("NIC {}", nics.join(", ")) };
+                let nics = match nics.len() {
+                    1 => format!("NIC {}", nics[0]),
+                    2..=4 => format!("NICs {}", nics.join(", ")),
+                    n => format!("{n} NICs"),
+                };
                 format!("Limited by {nics} of host {host} ({gb_per_s:.0} GB/s line rate).")
             }
             BottleneckAnswer::Link { name } if name.starts_with("NCCL") || name.starts_with("NVLinks") => {
                 format!("Limited by {name}.") // no link of the cluster file
             }
             BottleneckAnswer::Link { name } => format!("Limited by the link {name}."),
+            BottleneckAnswer::Tier { name } => format!("Limited by the uplinks of the switches of tier {name}."),
             BottleneckAnswer::Latency => "Limited by latency: the message is too small to fill a link.".to_owned(),
             BottleneckAnswer::None => return None,
         })
@@ -331,6 +344,9 @@ pub(crate) fn bottleneck(cluster: &Cluster, b: &Bottleneck) -> BottleneckAnswer 
             nics: nics.clone(),
             gb_per_s: round(*gb_per_s),
         },
+        Bottleneck::Network { name } if cluster.tiers().iter().any(|t| t.name == *name) => {
+            BottleneckAnswer::Tier { name: name.clone() }
+        }
         Bottleneck::Network { name } => BottleneckAnswer::Link { name: name.clone() },
         Bottleneck::Latency => BottleneckAnswer::Latency,
         Bottleneck::None => BottleneckAnswer::None,
@@ -381,6 +397,7 @@ impl PlaceAnswer {
             rule: a.rule.as_ref().map(scored),
             price: price(cluster, &a.price),
             equal_counts: a.equal_counts.as_ref().map(scored),
+            uneven_counts: a.uneven_counts.as_ref().map(scored),
             worth_measuring: probes.into_iter().map(|i| GpuList::new(cluster, &all[i].allocation)).collect(),
             runner_ups: a.runner_ups.iter().map(scored).collect(),
             avoided: None,
@@ -389,5 +406,29 @@ impl PlaceAnswer {
             network_changes: Vec::new(),
             outside_validated: outside_validated(cluster, model, &a.choice.allocation, request.size),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_names_the_tier_whose_uplinks_it_is_and_one_nic_or_several() {
+        let mut c = topology::catalog::cluster("h100").unwrap();
+        c.network.tiers = vec![topology::Tier::regular("leaf", 2, 4.0)];
+        let said = |b| bottleneck(&c, &b).text().unwrap();
+        assert_eq!(
+            said(Bottleneck::Network { name: "leaf".into() }),
+            "Limited by the uplinks of the switches of tier leaf."
+        );
+        assert_eq!(said(Bottleneck::Network { name: "n0-n1".into() }), "Limited by the link n0-n1.");
+        let nics = |n: usize| {
+            let nics = (0..n).map(|i| format!("mlx5_{i}")).collect();
+            said(Bottleneck::Nic { host: topology::HostId(0), nics, gb_per_s: 50.0 * n as f64 })
+        };
+        assert!(nics(1).starts_with("Limited by NIC mlx5_0 of"), "{}", nics(1));
+        assert!(nics(2).starts_with("Limited by NICs mlx5_0, mlx5_1 of"), "{}", nics(2));
+        assert!(nics(8).starts_with("Limited by 8 NICs of"), "{}", nics(8));
     }
 }

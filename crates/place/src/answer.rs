@@ -69,6 +69,8 @@ pub struct Answer {
     /// The best choice with equal counts per host; set only if the answer has unequal counts because equal ones would
     /// waste hosts or bandwidth.
     pub equal_counts: Option<Scored>,
+    /// The choice with any counts per host; set only if the answer keeps equal counts that need more hosts and are predicted to be slower.
+    pub uneven_counts: Option<Scored>,
     /// Number of candidates judged.
     pub evaluations: u64,
     /// The effect of the choice on the new job and on the running jobs.
@@ -155,6 +157,8 @@ const UNEVEN_GAIN: f64 = 0.25;
 const UNEVEN_HOSTS: usize = 2;
 /// See [`UNEVEN_HOSTS`].
 const UNEVEN_LOSS: f64 = 0.05;
+/// Nor does an answer keep equal counts where other counts are at least as fast on less than this share of the hosts.
+const UNEVEN_HOSTS_SHARE: f64 = 0.75;
 
 /// Answers a request by any search.
 ///
@@ -183,13 +187,16 @@ pub fn answer_with(
     any.constraints.split = Split::Any;
     let Ok(mut uneven) = answer_once(search, cluster, model, &any, &means) else { return Ok(equal) };
     let (a, b) = (uneven.choice.score_gb_per_s, equal.choice.score_gb_per_s);
-    let fewer = UNEVEN_HOSTS * uneven.choice.allocation.host_count() <= hosts;
-    if a > (1.0 + UNEVEN_GAIN) * b || (fewer && a > (1.0 - UNEVEN_LOSS) * b) {
+    let needs = uneven.choice.allocation.host_count();
+    let half = UNEVEN_HOSTS * needs <= hosts && a > (1.0 - UNEVEN_LOSS) * b;
+    let clearly_fewer = (needs as f64) < UNEVEN_HOSTS_SHARE * hosts as f64 && a >= b;
+    if a > (1.0 + UNEVEN_GAIN) * b || half || clearly_fewer {
         uneven.evaluations += equal.evaluations;
         uneven.equal_counts = Some(equal.choice);
         return Ok(uneven);
     }
-    Ok(Answer { evaluations: equal.evaluations + uneven.evaluations, ..equal })
+    let uneven_counts = (needs < hosts && a > b).then_some(uneven.choice);
+    Ok(Answer { evaluations: equal.evaluations + uneven.evaluations, uneven_counts, ..equal })
 }
 
 fn answer_once<'m>(
@@ -277,6 +284,7 @@ fn answer_in<'m>(
         rule,
         price,
         equal_counts: None,
+        uneven_counts: None,
         evaluations,
         effect,
         pods,

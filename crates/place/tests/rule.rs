@@ -273,6 +273,24 @@ fn equal_counts_that_are_given_up_are_named_with_what_they_would_get() {
     assert!(a.choice.score_gb_per_s > 1.25 * equal.score_gb_per_s);
 }
 
+/// 55 GPUs on hosts with seven free GPUs: 11 hosts of five, or eight hosts.
+#[test]
+fn equal_counts_are_given_up_for_clearly_fewer_hosts_that_are_as_fast_and_otherwise_the_other_counts_are_named() {
+    let cluster = cluster(13, 0);
+    let with = |k: usize, hosts: usize| {
+        let mut r = Request::new(k, free(&vec![0x7f; hosts]), SIZE);
+        r.constraints.split = Split::EqualIfFeasible;
+        ask("auto", &cluster, &physics(&cluster), &r).unwrap()
+    };
+    let a = with(55, 13);
+    assert_eq!((a.choice.allocation.host_count(), a.choice.allocation.split().as_str()), (8, "7x7+6"));
+    assert_eq!(a.equal_counts.unwrap().allocation.split(), "11x5");
+    let a = with(20, 13);
+    assert_eq!(a.choice.allocation.split(), "5+5+5+5", "four hosts instead of three");
+    let uneven = a.uneven_counts.unwrap();
+    assert!(uneven.allocation.host_count() == 3 && uneven.score_gb_per_s > a.choice.score_gb_per_s);
+}
+
 #[test]
 fn fewer_hosts_over_more_switches_beat_many_half_taken_hosts_below_one() {
     // Leaf 0 has 16 hosts with two free GPUs each; leaves 1 and 2 together have what five hosts give.

@@ -174,8 +174,17 @@ impl Reply<'_> {
         wrap(&text, 2)
     }
 
-    /// The result of equal GPU counts per host, if the choice has unequal ones.
+    /// What equal GPU counts per host would get if the choice has unequal ones, and the reverse.
     fn equal_counts(&self) -> String {
+        if let Some(u) = &self.answer.uneven_counts {
+            let hosts = u.gpus.allocation(self.cluster).host_count();
+            let text = format!(
+                "Unequal counts would get {} GB/s as {} on {hosts} hosts; `--uneven` asks for them.",
+                gb(u.predicted_busbw_gb_per_s),
+                u.split
+            );
+            return wrap(&text, 2);
+        }
         let Some(e) = &self.answer.equal_counts else { return String::new() };
         let each = e.gpus.allocation(self.cluster).counts().first().copied().unwrap_or(0);
         let text = format!(
