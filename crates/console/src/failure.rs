@@ -38,15 +38,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Impossible(m) | Failure::Input(m) => write!(f, "error: {}", printable(m)),
+            Failure::Impossible(m) | Failure::Input(m) => write!(f, "error: {}", crate::output::printable(m)),
             Failure::Located(r) => write!(f, "{r:?}"),
         }
     }
-}
-
-/// Replaces control characters in a message by U+FFFD: a quoted input must not move the cursor or set a colour.
-fn printable(message: &str) -> String {
-    message.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 impl From<files::FileError> for Failure {

@@ -17,7 +17,7 @@ pub use failure::Failure;
 pub use format::{DrawnFormat, Format, PageFormat};
 pub use help::fit_help;
 pub use interrupt::on_interrupt;
-pub use output::{exit_code, exit_quietly_on_closed_pipes, print, print_json, say};
+pub use output::{exit_code, exit_quietly_on_closed_pipes, print, print_json, print_screen, say};
 pub use progress::Progress;
 pub use table::{WIDTH_WITHOUT_TERMINAL, table, text_of};
 pub use text::{list_cell, text_width, wrap};

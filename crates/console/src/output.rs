@@ -1,13 +1,32 @@
 //! Standard output: handles closed pipes and full disks.
 
 use crate::Failure;
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Writes to standard output. A closed pipe (`head`, a closed pager) ends the program silently with exit code 0; a full disk gives
-/// one error and exit code 2.
+/// Writes to standard output, with control characters replaced: names of files, jobs and hosts come from other programs. A closed pipe
+/// (`head`, a closed pager) ends the program silently with exit code 0; a full disk gives one error and exit code 2.
 pub fn print(text: &str) {
+    write(&printable(text));
+}
+
+/// [`print()`] on an empty screen.
+pub fn print_screen(text: &str) {
+    write(&format!("\u{1b}[2J\u{1b}[H{}", printable(text)));
+}
+
+/// Replaces control characters by U+FFFD, except line breaks and tabs: text from elsewhere must not move the cursor or set a colour.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let bad = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    match text.contains(bad) {
+        true => text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c }).collect::<String>().into(),
+        false => text.into(),
+    }
+}
+
+fn write(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(e) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         let code = write_failed(&e);
@@ -58,13 +77,24 @@ pub fn exit_code(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            say(&failure);
+            let _ = writeln!(std::io::stderr(), "{failure}"); // with the colours of its own
             ExitCode::from(failure.exit_code())
         }
     }
 }
 
-/// Writes one line to standard error; a closed standard error is not an error.
+/// Writes one line to standard error, with control characters replaced; a closed standard error is not an error.
 pub fn say(line: &dyn Display) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", printable(&line.to_string()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_elsewhere_sets_no_colour_and_clears_no_screen() {
+        assert_eq!(printable("a\tb\n"), "a\tb\n");
+        assert_eq!(printable("gpu\u{1b}[2J\u{9b}m\r"), "gpu\u{fffd}[2J\u{fffd}m\u{fffd}");
+    }
 }

@@ -9,7 +9,7 @@ mod read;
 mod write;
 
 pub use lock::FileLock;
-pub use read::{read_limited, read_text};
+pub use read::{open_regular, read_limited, read_regular_text, read_text};
 pub use write::{copy_atomic, write_atomic};
 
 use std::path::PathBuf;
@@ -30,6 +30,9 @@ pub enum FileError {
     /// The path is a folder; a file was expected.
     #[error("{} is a folder, a file was expected", .0.display())]
     Folder(PathBuf),
+    /// The path is a pipe, a device or a socket; a regular file was expected.
+    #[error("{} is no regular file", .0.display())]
+    NotRegular(PathBuf),
     /// The file is larger than the limit for its kind.
     #[error("cannot read {}: the file is larger than {}, the limit for its kind", path.display(), size(*size_max))]
     TooLarge {

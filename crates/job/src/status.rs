@@ -134,7 +134,7 @@ pub fn read_folder(folder: &Path) -> Result<(Vec<ProcessStatus>, Vec<String>), J
         if count > FILES_MAX {
             return Err(JobError::TooManyTraces { max: FILES_MAX });
         }
-        let text = files::read_text(&entry.path(), FILE_BYTES_MAX).map_err(|e| e.to_string());
+        let text = files::read_regular_text(&entry.path(), FILE_BYTES_MAX).map_err(|e| e.to_string());
         match text.and_then(|t| ProcessStatus::parse(&t).map_err(|e| format!("{name}: {e}"))) {
             Ok(status) => all.push(status),
             Err(why) => broken.push(one_line(&why, 200)),
@@ -164,12 +164,16 @@ mod tests {
         ] {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, folder.path().join("status-f.json"), rustix::fs::FileType::Fifo, mode, 0)
+            .unwrap();
         let (all, broken) = read_folder(folder.path()).unwrap();
         assert_eq!(all.iter().map(|p| p.pid).collect::<Vec<_>>(), [7, 9]);
         assert!(!all[0].comms[0].slots[0].because.contains('\u{1b}'), "no escapes");
         assert_eq!((all[0].age_s(103), all[0].age_s(99)), (3, 0));
-        assert_eq!(broken.len(), 2, "{broken:?}");
-        assert!(broken[0].contains("form 2") && broken[1].contains("not a status file"), "{broken:?}");
+        assert_eq!(broken.len(), 3, "{broken:?}");
+        assert!(broken[0].contains("status-f.json is no regular file"), "{broken:?}");
+        assert!(broken[1].contains("form 2") && broken[2].contains("not a status file"), "{broken:?}");
         assert!(read_folder(&folder.path().join("none")).is_err());
     }
 }

@@ -115,6 +115,17 @@ fn the_status_of_running_jobs_is_shown_with_the_silent_ranks() {
     let (_, json, _) = said(linkwise("watch", &[&folder.at("."), "--once", "--format", "json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["processes"][0]["comms"][0]["slots"][0]["arm"], "RING/LL");
+    let most = u64::MAX.to_string();
+    for pid in ["7", "8"] {
+        let text = STATUS.replace("AT", &now.to_string()).replace("\"pid\":7", &format!("\"pid\":{pid}"));
+        let text = text.replace("\"waits\":1,", &format!("\"waits\":{most},"));
+        let text = text
+            .replace("\"dropped\":0", &format!("\"dropped\":{most}"))
+            .replace("\"changes\":2", &format!("\"changes\":{most}"));
+        std::fs::write(folder.at(&format!("status-0b-{pid}.json")), text).unwrap();
+    }
+    let (code, out, err) = said(linkwise("watch", &[&folder.at("."), "--once"]));
+    assert!(code == 0 && out.contains("RING/LL"), "sums of large numbers: {code} {err}");
     let (code, _, err) = said(linkwise("watch", &["/nowhere", "--once"]));
     assert!(code == 2 && err.contains("cannot read /nowhere"), "{err}");
 }

@@ -116,7 +116,9 @@ fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), JobErr
     let entries = std::fs::read_dir(folder).map_err(|source| JobError::Io { path: folder.into(), source })?;
     for path in entries.flatten().map(|e| e.path()) {
         if path.extension().is_some_and(|e| e == "jsonl") {
-            all.push(path);
+            if path.is_file() {
+                all.push(path);
+            }
         } else if deeper > 0 && path.is_dir() && !path.is_symlink() {
             walk(&path, deeper - 1, all)?;
         }

@@ -1,6 +1,6 @@
 //! `linkwise watch FOLDER`: shows what the plugin does in running jobs, from their status files.
 
-use console::{Failure, Format, duration, now_unix_s, print, table, text_of, wrap};
+use console::{Failure, Format, duration, now_unix_s, print, print_screen, table, text_of, wrap};
 use job::status::{CommStatus, ProcessStatus, STALE_S, read_folder};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -52,7 +52,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         match args.format {
             Format::Text => {
                 let screen = text(&processes, &broken, now);
-                print(&if clears { format!("\x1b[2J\x1b[H{screen}") } else { screen });
+                if clears {
+                    print_screen(&screen)
+                } else {
+                    print(&screen)
+                };
             }
             Format::Json => {
                 print(&format!("{}\n", json!({ "at_unix_s": now, "processes": processes, "broken": broken })));
@@ -70,6 +74,8 @@ fn text(processes: &[ProcessStatus], broken: &[String], now: u64) -> String {
     let comms = || processes.iter().flat_map(|p| p.comms.iter().map(move |c| (p, c)));
     let live = processes.iter().filter(|p| p.age_s(now) <= STALE_S).count();
     let led = comms().filter(|(_, c)| c.leads).count();
+    // Any number may stand in a file.
+    let all = |counts: &mut dyn Iterator<Item = u64>| counts.fold(0, u64::saturating_add);
     let longest = comms().map(|(_, c)| c.longest_wait_us).max().unwrap_or(0);
     let mut said = format!(
         "{} {}, {} {} stopped writing; {} led here, {} of arms, {}, the longest {:.1} ms, {} dropped records",
@@ -78,10 +84,10 @@ fn text(processes: &[ProcessStatus], broken: &[String], now: u64) -> String {
         processes.len() - live,
         if processes.len() - live == 1 { "has" } else { "have" },
         count(led, "communicator"),
-        count(processes.iter().map(|p| p.changes as usize).sum(), "change"),
-        count(comms().map(|(_, c)| c.waits as usize).sum(), "wait"),
+        count(all(&mut processes.iter().map(|p| p.changes)) as usize, "change"),
+        count(all(&mut comms().map(|(_, c)| c.waits)) as usize, "wait"),
         longest as f64 / 1e3,
-        comms().map(|(_, c)| c.dropped).sum::<u64>()
+        all(&mut comms().map(|(_, c)| c.dropped))
     );
     if let Some(tuner) = processes.iter().find_map(|p| p.site_tuner.as_ref()) {
         let _ = write!(said, "; AUTO is the answer of the site's tuner {tuner}");
