@@ -426,6 +426,11 @@ fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<F
         evaluations += judged;
         choices.extend(better);
     }
+    for free in rails::windows(objective.cluster, &request.free, request.gpus) {
+        let within = Request { free, ..request.clone() };
+        let objective = Objective::with(objective.cluster, objective.model, &within, objective.means().clone());
+        choices.extend(Rule::new(&objective).choices(first.allocation.host_count()));
+    }
     choices.iter_mut().for_each(|a| *a = align(a).unwrap_or_else(|| a.clone()));
     let mut values = Vec::new();
     objective.scores(&Candidates::of(objective.table(), &choices), &mut values);

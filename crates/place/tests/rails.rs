@@ -56,3 +56,29 @@ fn choices_use_the_same_rails_where_they_are_free() {
         }
     }
 }
+
+/// Half of the hosts have their first four GPUs free, half their last four, some all of them or two in the middle: a search that
+/// takes hosts first and rails afterwards mixes them.
+#[test]
+fn hosts_are_chosen_by_the_rails_that_are_free_on_them() {
+    let c = cluster(Rails::Separate);
+    let m = model(&c);
+    let kinds = [0x0f, 0xf0, 0xff, 0x3c, 0x03, 0xc0];
+    let (mut worse, mut asked) = (Vec::new(), 0);
+    for seed in 0u32..60 {
+        let mask = |h: u32| kinds[(seed.wrapping_mul(2_654_435_761).rotate_left(5 * h) % 6) as usize];
+        let free = on(&(0..8).map(|h| (h, mask(h))).collect::<Vec<_>>());
+        for k in [8, 12, 16] {
+            let ask = |name: &str| {
+                let r = Request::new(k, free.clone(), SIZE);
+                answer_with(&*Registry::shipped().search(name, 0).unwrap(), &c, &m, &r).ok().map(|a| a.choice)
+            };
+            let (Some(exact), Some(fast)) = (ask("exact"), ask("threshold")) else { continue };
+            asked += 1;
+            if fast.score_gb_per_s < 0.95 * exact.score_gb_per_s {
+                worse.push((seed, k, fast.score_gb_per_s, exact.score_gb_per_s));
+            }
+        }
+    }
+    assert!(asked > 100 && worse.is_empty(), "{worse:?} of {asked}");
+}
