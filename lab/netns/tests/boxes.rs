@@ -167,11 +167,10 @@ fn a_box_whose_owner_was_killed_is_removed_with_its_processes() {
         let Some(netbox) = or_skip(name, NetBox::rails(1, 1, 0)) else { return };
         let mut sleeps = Command::new("sleep");
         sleeps.arg("600");
-        let child = netbox.exec(0, sleeps).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = netbox.exec(0, sleeps).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         println!("made {} {}", netbox.namespace_file(0).display(), child.id());
-        loop {
-            std::thread::park();
-        }
+        child.wait().unwrap();
+        return;
     }
     let Some(mine) = or_skip(name, NetBox::rails(1, 1, 0)) else { return };
     let mut owner = Command::new(std::env::current_exe().unwrap())

@@ -81,8 +81,8 @@ struct LocalRank {
     /// A call could not take the arm in force: the leader must return the communicator to AUTO for good.
     doubt: Option<Doubt>,
     left: bool,
-    /// Since when a call waits for a verdict.
-    silence: silence::Silence,
+    /// The state was written once because a call waited; a second wait of the rank is like the first.
+    dumped: bool,
 }
 
 /// Why a rank no longer trusts the agreement on its communicator.
@@ -356,7 +356,7 @@ impl Worker {
             intervals: crate::rewards::Intervals::default(),
             doubt: None,
             left: false,
-            silence: silence::Silence::default(),
+            dumped: false,
         };
         if matches!(local.comm.role(), Role::Tune | Role::Job) {
             if self.config.test.alone {
