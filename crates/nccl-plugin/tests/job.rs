@@ -3,6 +3,7 @@
 mod common;
 
 use agreement::{Leader, ToLeader, ToMember};
+use common::job::Job;
 use common::schedule::{Network, Random, question};
 use common::{decisions, identifies_communicators, rendezvous, run, spec, traces, with_plugin};
 use linkwise_nccl::comm::{Comm, Identity, Role};
@@ -114,6 +115,53 @@ fn processes_with_different_tables_all_stay_at_auto() {
         plain.profiler_plugin = None;
         assert_eq!(decisions(&run(name, &plain).unwrap()), decisions(&with), "{version}");
     }
+}
+
+/// The arms that process 0 and a process outside of its job take in their common communicator, after the job could agree on a table.
+fn with_an_outsider(test: &str, promise: &str) -> Option<[Vec<u8>; 2]> {
+    let mut job = Job::of(test, 3, "outsider.c")?;
+    let table = job.folder().join("table");
+    std::fs::write(&table, "AllReduce 1KiB max TREE/LL\n").unwrap();
+    let (inside, outside) = (rendezvous(&format!("in-{promise}")), rendezvous(&format!("out-{promise}")));
+    for process in 0..3 {
+        let settings = [
+            ("MODE", "profile"),
+            ("PROFILE", table.to_str().unwrap()),
+            ("SIMULATED_GROUPS", "none"),
+            ("JOB", promise),
+            ("LEAD", "0"),
+            ("RENDEZVOUS", if process < 2 { &inside } else { &outside }),
+            ("PROCESS", ["0/2", "1/2", "0/1"][process]),
+        ];
+        job.start(process, Duration::from_millis(1), &settings, |command| command);
+    }
+    let uses_table = |job: &Job| job.arms(0).last().is_some_and(|arm| *arm == TREE_LL);
+    job.until("the job has had time to agree", |job| match promise {
+        "closed" => uses_table(job),
+        _ => job.begun(0) > 3000,
+    });
+    assert_eq!(uses_table(&job), promise == "closed", "{}", job.log(0));
+    job.end_communicator();
+    job.until("both have made their calls", |job| job.begun(2).min(job.begun(3)) == 3000);
+    job.finish();
+    if promise == "open" {
+        assert_eq!(job.log(0).matches("LINKWISE_JOB=closed").count(), 1, "{}", job.log(0));
+    }
+    Some([job.arms(3), job.arms(2)])
+}
+
+/// The entry of the stand-ins' cost table, plus 1.
+const TREE_LL: u8 = 1;
+
+#[test]
+fn a_communicator_with_a_process_outside_of_the_job_stays_at_auto_unless_the_job_is_said_to_be_closed() {
+    let name = "a_communicator_with_a_process_outside_of_the_job_stays_at_auto_unless_the_job_is_said_to_be_closed";
+    let Some([inside, outside]) = with_an_outsider(name, "open") else { return };
+    assert_eq!(inside, outside);
+    // The promise is not kept here. The documents say what follows: different algorithms in one call, so it hangs.
+    let Some([inside, outside]) = with_an_outsider(name, "closed") else { return };
+    let differ = inside.iter().zip(&outside).filter(|(a, b)| a != b).count();
+    assert!(differ > 0 && inside.last() == Some(&TREE_LL), "the table applies to every communicator of the process");
 }
 
 /// A process of the random schedules below.

@@ -1,4 +1,4 @@
-//! A job whose ranks are processes of `tests/program/rank.c`, each perhaps in a host of its own, in step through shared memory.
+//! A job whose ranks are processes of a C program in `tests/program`, each perhaps in a host of its own, in step through shared memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Far longer than any step takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 const RANKS_MAX: usize = 16;
 const CALLS_MAX: usize = 1 << 18;
 /// Bytes before the first rank's counters, and of each rank's.
@@ -45,9 +45,14 @@ pub struct Job {
 }
 
 impl Job {
+    /// Ranks of `rank.c`.
     pub fn new(test: &str, ranks: usize) -> Option<Self> {
+        Job::of(test, ranks, "rank.c")
+    }
+
+    pub fn of(test: &str, ranks: usize, source: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let program = compiled(test, folder.path(), "rank.c")?;
+        let program = compiled(test, folder.path(), source)?;
         let shared =
             File::options().create(true).truncate(true).read(true).write(true).open(folder.path().join("shared"));
         let shared = shared.unwrap();
@@ -104,7 +109,7 @@ impl Job {
         self.number(HEAD + COUNTERS * rank as u64 + 16) == 1
     }
 
-    /// The rank stands in for one that makes no calls of its own: the others do not wait for it.
+    /// The rank makes no calls of its own: the others do not wait for it.
     pub fn never_wait_for(&self, rank: usize) {
         self.shared.write_all_at(&(1u64 << 40).to_le_bytes(), HEAD + COUNTERS * rank as u64).unwrap();
     }
@@ -146,6 +151,9 @@ impl Job {
 
     /// All ranks make the same number of calls and end their communicator.
     pub fn end_communicator(&self) {
+        if self.number(0) != u64::MAX {
+            return; // some have ended it already
+        }
         let farthest = self.processes.iter().map(|(r, _)| self.begun(*r)).max().unwrap_or(0);
         self.shared.write_all_at(&(farthest + 100).to_le_bytes(), 0).unwrap();
     }
