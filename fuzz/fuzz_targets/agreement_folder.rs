@@ -56,7 +56,6 @@ fuzz_target!(|bytes: &[u8]| {
             TransportEvent::Complete(roster) => {
                 assert!(roster.comm == 5 && roster.members.len() == SIZE as usize, "{roster:?}");
                 assert!(roster.members.iter().zip(0..).all(|(m, rank)| m.rank == rank), "{roster:?}");
-                assert_eq!(roster.members[0].process, 1);
             }
             TransportEvent::Disagreed { comm, .. } => assert_eq!(comm, 5),
             // An announcement in the wrong folder may be longer than the input.
