@@ -53,7 +53,6 @@ fn adaptive(name: &str, version: &str, folder: &Path, gpus: u8, calls: usize) ->
         ("RENDEZVOUS", &rendezvous(&format!("{name}-{}", version.replace('.', "-")))),
         ("TRACE", trace.to_str().unwrap()),
         ("EXPLORE", "all"),
-        ("EPOCH_CALLS", "4"),
         ("TEST", "1"),
         ("TEST_REWARDS", script.to_str().unwrap()),
     ];

@@ -1,7 +1,8 @@
 //! The plugin's only thread in a process. It processes recorded calls, exchanges messages with other ranks, coordinates the communicators that this
 //! process leads, and writes the trace.
 //!
-//! The worker never touches a file or NCCL's log: other ranks wait for its answers. [`files`] does that on its own thread.
+//! The worker never touches a file or NCCL's log: other ranks wait for its answers. [`files`] does that on its own thread, and a rendezvous folder has
+//! another one.
 //!
 //! [`crate::process`] starts the worker with the first communicator and joins it with the last. The worker polls every
 //! [`TICK`]. A panic in a poll ends tuning, never the job.
@@ -16,10 +17,11 @@ mod status;
 use crate::comm::{CallDecision, Comm, Role};
 use crate::config::{Config, Mode, Reward};
 use crate::coordinator::{CoordinatorMode, EpochCoordinator};
+use crate::envelope::Keys;
 use crate::events::LaunchedCollective;
 use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
-use agreement::transport::{Folder, Sockets};
+use agreement::transport::{Background, Folder, Sockets};
 use agreement::{Announcement, Endpoint, ProcessId, RankReading, Rendezvous, Roster, Slot};
 use files::{Files, Open};
 use std::collections::VecDeque;
@@ -81,8 +83,8 @@ struct LocalRank {
     /// A call could not take the arm in force: the leader must return the communicator to AUTO for good.
     doubt: Option<Doubt>,
     left: bool,
-    /// Since when a call waits for a verdict.
-    silence: silence::Silence,
+    /// The state was written once because a call waited; a second wait of the rank is like the first.
+    dumped: bool,
 }
 
 /// Why a rank no longer trusts the agreement on its communicator.
@@ -126,6 +128,7 @@ pub struct Worker {
     oldest_event: (u64, Instant),
     warned_of_missing_ranks: bool,
     told: status::Told,
+    keys: Keys,
 }
 
 impl Worker {
@@ -157,6 +160,7 @@ impl Worker {
             oldest_event: (0, Instant::now()),
             warned_of_missing_ranks: false,
             told: status::Told::default(),
+            keys: Keys::default(),
             config,
         }
     }
@@ -236,7 +240,9 @@ impl Worker {
                 return;
             }
             Some(Rendezvous::Folder(path)) => {
-                Folder::for_job(path, self.config.token.as_bytes(), self.process).map(|f| Box::new(f) as _)
+                let (config, path, process) = (self.config.clone(), path.clone(), self.process);
+                let open = move || Folder::for_job(&path, config.token.as_bytes(), process);
+                Background::open(crate::config::READ_TIME_MAX, open).map(|b| Box::new(b) as _)
             }
             Some(m) => Sockets::new(m.clone(), self.config.token.as_bytes(), self.config.bind, self.process, self.host)
                 .map(|s| Box::new(s.intra_node_transport(self.config.intra_node_transport)) as _),
@@ -356,7 +362,7 @@ impl Worker {
             intervals: crate::rewards::Intervals::default(),
             doubt: None,
             left: false,
-            silence: silence::Silence::default(),
+            dumped: false,
         };
         if matches!(local.comm.role(), Role::Tune | Role::Job) {
             if self.config.test.alone {
@@ -370,7 +376,7 @@ impl Worker {
                 self.led.push(LedCommunicator { roster, ordinal, coordinator, traced_epoch: 0, leaving: false });
             } else if let Some(e) = &mut self.endpoint {
                 e.announce(Announcement {
-                    comm: local.comm.id,
+                    comm: self.keys.add(&self.config.token, local.comm.id),
                     rank: local.comm.rank,
                     size: local.comm.ranks,
                     host: self.host,
@@ -472,10 +478,16 @@ impl Worker {
         for id in left {
             self.told.forget(id);
             if !self.local_ranks.iter().any(|l| l.comm.id == id)
-                && let Some(e) = &mut self.endpoint
+                && let (Some(e), Some(name)) = (&mut self.endpoint, self.keys.name_of(id))
             {
-                e.forget(id);
+                e.forget(name);
             }
+        }
+        let (local, ended) = (&self.local_ranks, &self.ended);
+        if self.keys.len() > local.len() + ENDED_MAX {
+            self.keys.retain(|comm| {
+                local.iter().any(|l| l.comm.id == comm) || ended.iter().any(|(roster, ..)| roster.comm == comm)
+            });
         }
         self.led.retain(|l| !(l.leaving && l.coordinator.is_idle()));
     }
