@@ -9,6 +9,7 @@
 
 pub mod emulation;
 mod error;
+pub mod layout;
 pub mod library;
 mod machine;
 pub mod read;
