@@ -41,7 +41,14 @@ const WANTED: [Wanted; 10] = [
     (
         "batch",
         &["ncclDevWorkBatch"],
-        &[("nextJump", ""), ("nextExtends", ""), ("workType", ""), ("funcId", ""), ("offsetBase", ""), ("offsetBitset", "")],
+        &[
+            ("nextJump", ""),
+            ("nextExtends", ""),
+            ("workType", ""),
+            ("funcId", ""),
+            ("offsetBase", ""),
+            ("offsetBitset", ""),
+        ],
     ),
     (
         "p2p",
@@ -159,12 +166,14 @@ pub fn read(path: &Path, version: Version) -> Result<String, BenchError> {
     let refused = |reason: String| BenchError::Layout { path: path.into(), reason };
     let sections = Sections::read(path).map_err(refused)?;
     let found = sections.structures().map_err(|e| refused(e.to_string()))?;
-    let code = u32::from(version.major) * 10000 + u32::from(version.minor) * 100 + u32::from(version.patch.unwrap_or(0));
+    let code =
+        u32::from(version.major) * 10000 + u32::from(version.minor) * 100 + u32::from(version.patch.unwrap_or(0));
     let mut text = format!("linkwise-layout 1\nnccl {code}\n");
     for (name, candidates, fields) in WANTED {
-        let structure = candidates.iter().find_map(|c| found.get(c)).ok_or_else(|| {
-            refused(format!("its debug information has no structure {}", candidates.join(" or ")))
-        })?;
+        let structure = candidates
+            .iter()
+            .find_map(|c| found.get(c))
+            .ok_or_else(|| refused(format!("its debug information has no structure {}", candidates.join(" or "))))?;
         let _ = writeln!(text, "struct {name} {}", structure.bytes);
         for &(field, path) in fields {
             let optional = path.ends_with('?');
@@ -287,7 +296,9 @@ impl Sections {
                     continue;
                 }
                 let Some(name) = name_of(&dwarf, &unit, entry)? else { continue };
-                let Some(name) = WANTED.iter().flat_map(|w| w.1).copied().find(|n| n.as_bytes() == name) else { continue };
+                let Some(name) = WANTED.iter().flat_map(|w| w.1).copied().find(|n| n.as_bytes() == name) else {
+                    continue;
+                };
                 let Some(bytes) = unsigned(entry, gimli::DW_AT_byte_size)? else { continue }; // a declaration
                 if found.contains_key(name) {
                     continue;
@@ -412,10 +423,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dump() {
-        for v in RELEASES {
-            let l = Library::get_or_fetch(&crate::library::default_cache().unwrap(), v).unwrap();
-            println!("{}", read(&l.path, v).unwrap());
+    fn a_file_without_debug_information_is_refused_with_the_reason() {
+        let me = std::env::current_exe().unwrap(); // an ELF file, with or without debug information of NCCL's structures
+        let e = read(&me, RELEASES[0]).unwrap_err().to_string();
+        assert!(e.contains("no structure ncclDevKernelArgs") || e.contains("no debug information"), "{e}");
+        let text = tempfile::NamedTempFile::new().unwrap();
+        fs::write(text.path(), "x".repeat(200)).unwrap();
+        assert!(
+            read(text.path(), RELEASES[0]).unwrap_err().to_string().contains("not a 64-bit little-endian ELF file")
+        );
+        assert!(read(Path::new("/nowhere"), RELEASES[0]).unwrap_err().to_string().contains("cannot be opened"));
+    }
+
+    #[test]
+    fn a_damaged_table_of_sections_ends_with_an_error() {
+        let me = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (offset, byte) in [(40, 0xff), (60, 0xff), (61, 0xff), (62, 0xff), (47, 0x7f)] {
+            let mut bytes = me[..4096].to_vec();
+            bytes[offset] = byte;
+            fs::write(file.path(), bytes).unwrap();
+            assert!(read(file.path(), RELEASES[0]).is_err(), "byte {offset}");
         }
     }
 }
