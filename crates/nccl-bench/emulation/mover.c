@@ -95,7 +95,8 @@ static uint64_t range_of(enum type t, enum operation o) {
 static int64_t number(enum type t, enum operation o, int of_rank, uint64_t key, size_t i) {
   uint64_t v = mix(key + (uint64_t)of_rank, i) % range_of(t, o);
   if (o == PRODUCT) return (int64_t)v + 1;
-  return o == AVERAGE ? (int64_t)(v % 64) * ranks : (int64_t)v;
+  int64_t most = t == I8 || t == U8 ? 127 / ((int64_t)ranks * ranks) + 1 : 64; // the sum before the division must fit
+  return o == AVERAGE ? (int64_t)v % most * ranks : (int64_t)v;
 }
 static uint16_t narrow(double v, int fraction_bits, int bias) { // of a whole number that fits
   if (v == 0) return 0;

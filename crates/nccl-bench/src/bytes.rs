@@ -6,7 +6,7 @@
 mod run;
 
 use crate::spec::{OWN_VARIABLES, RANKS_MAX, SimulatedNode};
-use crate::{BenchError, layout, library};
+use crate::{BenchError, TreePlace, layout, library};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -109,7 +109,7 @@ pub struct BytesCall {
     /// True to register the buffers with the communicator (`ncclCommRegister`).
     pub registered: bool,
     /// True to fill the input with floats for which every order of additions gives other bits, and to return the output
-    /// ([`BytesReport::outputs`]) instead of a check. [`crate::order`] computes what a ring or a tree must give.
+    /// ([`BytesReport::outputs`]) instead of a check. [`crate::order`] computes what a ring or a tree must give. [`crate::order`] computes what a ring or a tree must give.
     pub keep_output: bool,
 }
 
@@ -333,6 +333,10 @@ pub struct BytesReport {
     /// Outputs of the calls with `keep_output`: call, rank and bytes.
     #[serde(skip)]
     pub outputs: Vec<(u32, u32, Vec<u8>)>,
+    /// Ranks in ring order, one ring per channel, each starting at rank 0.
+    pub rings: Vec<Vec<u32>>,
+    /// Parents and children, one list per channel, by rank.
+    pub trees: Vec<Vec<TreePlace>>,
     /// NCCL's log of rank 0.
     #[serde(skip)]
     pub log: String,

@@ -14,6 +14,7 @@ mod error;
 pub mod layout;
 pub mod library;
 mod machine;
+pub mod order;
 pub mod read;
 mod report;
 mod run;

@@ -1,7 +1,7 @@
 //! Runs a specification: starts the processes of the simulated hosts (`spawn`), waits for the processes, then reads
 //! their logs (`assemble`).
 
-mod assemble;
+pub(crate) mod assemble;
 mod spawn;
 
 use crate::emulation::Emulation;

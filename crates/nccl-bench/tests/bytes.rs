@@ -5,8 +5,9 @@ mod common;
 
 use common::skip;
 use nccl_bench::bytes::{BytesCall, BytesReport, BytesSpec, Element, HostPlace, Player, Reduction, Traffic};
-use nccl_bench::{Bench, BenchError, layout};
+use nccl_bench::{Bench, BenchError, layout, order};
 use std::time::Duration;
+use topology::nccl::Algorithm;
 
 fn versions() -> Vec<String> {
     let named = std::env::var("LINKWISE_NCCL_VERSIONS").unwrap_or_default();
@@ -98,6 +99,117 @@ fn every_byte_of_a_tree_arrives_with_every_protocol() {
             assert_eq!(report.wrong_bytes(), 0, "{version} {protocol}: {:?}", report.results);
             assert_eq!(report.log.lines().filter(|l| l.contains("Algo TREE")).count(), 3, "{version} {protocol}");
         }
+    }
+}
+
+#[test]
+fn sums_have_the_bits_of_the_order_of_the_ring_or_tree() {
+    let name = "sums_have_the_bits_of_the_order_of_the_ring_or_tree";
+    let elements = [Element::F32, Element::F16, Element::Bf16, Element::F64, Element::I32];
+    let newest = versions().pop(); // the order is the player's, not a release's
+    for (version, algorithm, protocol) in newest.iter().flat_map(|v| {
+        [
+            (v, Algorithm::Ring, "Simple"),
+            (v, Algorithm::Ring, "LL128"),
+            (v, Algorithm::Tree, "Simple"),
+            (v, Algorithm::Tree, "LL"),
+        ]
+    }) {
+        let word = if algorithm == Algorithm::Ring { "Ring" } else { "Tree" };
+        let mut s = with(spec(&[2, 2, 1], version), &[("NCCL_ALGO", word), ("NCCL_PROTO", protocol)]);
+        for element in elements {
+            let kept = |t| BytesCall { element, root: 2, keep_output: true, ..BytesCall::new(t) };
+            s.calls.push(kept(Traffic::AllReduce(60_000)));
+            if algorithm == Algorithm::Ring {
+                s.calls.extend([kept(Traffic::ReduceScatter(60_000)), kept(Traffic::Reduce(20_000))]);
+            }
+        }
+        let Some(report) = run(name, &s) else { return };
+        let what = format!("{version} {word} {protocol}");
+        for (i, call) in s.calls.iter().enumerate() {
+            let orders =
+                order::check(&report, i as u32, call, algorithm).unwrap_or_else(|e| panic!("{what} {call:?}: {e}"));
+            assert!(orders.elements > 0);
+            let all_reduce = matches!(call.traffic, Traffic::AllReduce(_));
+            if call.element == Element::F32 && all_reduce {
+                // Every rank begins some piece of a ring; a tree has one order per channel.
+                assert!(
+                    orders.seen.len() >= if algorithm == Algorithm::Ring { 5 } else { 1 },
+                    "{what}: {:?}",
+                    orders.seen
+                );
+                // The same outputs are wrong in the order of another ring.
+                let mut other = report.clone();
+                other.rings = vec![vec![0, 2, 4, 1, 3]];
+                other.trees.iter_mut().for_each(|t| {
+                    let down = t.iter().position(|p| p.down.len() > 1).map(|p| t[p].down.remove(0));
+                    if let (Some(child), Some(leaf)) =
+                        (down, t.iter().position(|p| p.down.is_empty() && Some(p.rank) != down))
+                    {
+                        t[leaf].down.push(child);
+                    } else {
+                        t.clear();
+                    }
+                });
+                assert!(
+                    order::check(&other, i as u32, call, algorithm).is_err(),
+                    "{what}: a wrong order was not noticed"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn captured_calls_are_replayed_with_new_data_every_time() {
+    let name = "captured_calls_are_replayed_with_new_data_every_time";
+    for version in versions() {
+        let mut s = spec(&[2, 2], &version);
+        let captured = |t| BytesCall { captured: true, repetitions: 4, ..BytesCall::new(t) };
+        s.calls.push(captured(matrix(4)));
+        s.calls.extend(five(500_000).into_iter().map(captured));
+        let Some(report) = run(name, &s) else { return };
+        assert_eq!(report.results.len(), 4 * 4 * 6);
+        assert_eq!(report.wrong_bytes(), 0, "{version}: {:?}", report.results);
+    }
+}
+
+#[test]
+fn every_operation_in_place_and_out_of_place_gives_the_right_result() {
+    let name = "every_operation_in_place_and_out_of_place_gives_the_right_result";
+    for version in versions() {
+        let mut s = spec(&[2, 2], &version); // four ranks: a quarter is exact in every float
+        let elements = [Element::U8, Element::I32, Element::F16, Element::Bf16, Element::F32, Element::F64];
+        for (i, reduction) in
+            [Reduction::Prod, Reduction::Avg, Reduction::Max, Reduction::Min, Reduction::Sum].into_iter().enumerate()
+        {
+            for (k, element) in elements.into_iter().enumerate() {
+                let in_place = (i + k) % 2 == 0;
+                for traffic in [Traffic::AllReduce(40_000), Traffic::ReduceScatter(40_000)] {
+                    s.calls.push(BytesCall { reduction, element, in_place, ..BytesCall::new(traffic) });
+                }
+            }
+        }
+        for traffic in [Traffic::AllGather(40_000), Traffic::Broadcast(40_000), Traffic::Reduce(40_000)] {
+            s.calls.push(BytesCall { in_place: true, root: 3, ..BytesCall::new(traffic) });
+        }
+        let Some(report) = run(name, &s) else { return };
+        let wrong: Vec<_> =
+            report.results.iter().filter(|r| r.wrong_bytes > 0).map(|r| (&s.calls[r.call as usize], r)).collect();
+        assert!(wrong.is_empty(), "{version}: {wrong:?}");
+    }
+}
+
+#[test]
+fn thousands_of_calls_reuse_the_queue_of_works() {
+    let name = "thousands_of_calls_reuse_the_queue_of_works";
+    for version in versions() {
+        let mut s = with(spec(&[1, 1], &version), &[("NCCL_WORK_FIFO_BYTES", "16384")]);
+        s.calls.push(BytesCall { repetitions: 600, ..BytesCall::new(Traffic::AllReduce(64)) });
+        s.calls
+            .push(BytesCall { repetitions: 100, ..BytesCall::new(Traffic::SendRecv(vec![vec![8, 64], vec![1, 8]])) });
+        let Some(report) = run(name, &s) else { return };
+        assert_eq!((report.results.len(), report.wrong_bytes()), (1400, 0), "{version}");
     }
 }
 

@@ -4,7 +4,7 @@ use super::{BytesCall, BytesReport, BytesResult, BytesSpec, Player, Traffic};
 use crate::emulation::Emulation;
 use crate::layout::Layout;
 use crate::read::{LOG_BYTES_MAX, log};
-use crate::run::{AFTER_FAILURE, Bench, ChildProcesses, POLL, new_folder};
+use crate::run::{AFTER_FAILURE, Bench, ChildProcesses, POLL, assemble, new_folder};
 use crate::{BenchError, Library, TopologyFile};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -339,11 +339,15 @@ impl BytesRun<'_> {
                 outputs.push((call as u32, rank as u32, bytes));
             }
         }
+        let logs: Vec<_> = (0..ranks).map(|rank| log::read(&self.text(&format!("{rank}.log")))).collect();
+        let rings = if ranks > 1 { assemble::rings(&logs, ranks as u32).map_err(broken)? } else { Vec::new() };
         Ok(BytesReport {
             version: self.library.version,
             ranks: ranks as u32,
             results,
             outputs,
+            rings,
+            trees: assemble::trees(&logs),
             log: self.text("0.log"),
         })
     }
