@@ -90,7 +90,7 @@ static uint64_t key_of(int from, int to, int call, int repetition) { return 1 + 
 static uint64_t range_of(enum type t, enum operation o) {
   if (o == PRODUCT) return 2;
   uint64_t exact = t == BF16 ? 256 : t == F16 ? 2048 : 1 << 20;
-  return o == SUM || o == AVERAGE ? (exact / (uint64_t)ranks > 1 ? exact / (uint64_t)ranks : 2) : t == BF16 ? 256 : 1021;
+  return o == SUM || o == AVERAGE ? (exact / (uint64_t)ranks > 1 ? exact / (uint64_t)ranks : 2) : t == I8 || t == U8 ? 127 : t == BF16 ? 256 : 1021;
 }
 static int64_t number(enum type t, enum operation o, int of_rank, uint64_t key, size_t i) {
   uint64_t v = mix(key + (uint64_t)of_rank, i) % range_of(t, o);
