@@ -24,6 +24,7 @@ void ll_do(struct prim *p, struct move m) {
   for (int i = 0; i < sends; i++) {
     struct link *l = &p->out[i];
     AWAIT(READY_TO_SEND(l, 1), {"waits for a free slot to", l->channel, l->peer, l->step});
+    PACE(l, lines * sizeof(struct line));
     link_announce(l, lines * sizeof(struct line));
     out[i] = (struct line *)link_slot(l, lines * sizeof(struct line));
   }

@@ -15,6 +15,7 @@ void ll128_do(struct prim *p, struct move m) {
   for (int i = 0; i < sends; i++) {
     struct link *l = &p->out[i];
     AWAIT(READY_TO_SEND(l, 1), {"waits for a free slot to", l->channel, l->peer, l->step});
+    PACE(l, lines * LINE_BYTES);
     link_announce(l, sent_lines * LINE_BYTES);
     out[i] = link_slot(l, sent_lines * LINE_BYTES);
   }

@@ -9,6 +9,7 @@
 //   p2p.c       send and receive            ring.c, tree.c   the collectives
 //   simple.c    the protocols: one operation of `struct prim`      ll.c, ll128.c
 //   reduce.c    sums and other reductions   link.c   one end of a connection
+//   pace.c      copies inside a host that take time
 //   fiber.c     one coroutine per channel and transfer, and the watchdog
 #ifndef LINKWISE_PLAY_H
 #define LINKWISE_PLAY_H
@@ -79,6 +80,10 @@ void link_open(struct link *l, const struct play *k, const char *channel_at, int
 void link_close(struct link *l);
 char *link_slot(struct link *l, size_t bytes);            // of the current step
 void link_announce(struct link *l, size_t bytes);         // to the proxy that sends the slot
+// ---- pace.c: copies inside a host at the rate of a link
+double pace_reserve(const struct link *l, size_t bytes);
+int pace_passed(double end);
+#define PACE(l, bytes) do { double end = pace_reserve(l, bytes); AWAIT(pace_passed(end), {"waits for the link to", (l)->channel, (l)->peer, (l)->step}); } while (0)
 static inline uint64_t load(const char *p) { return __atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE); }
 static inline void store(char *p, uint64_t v) { __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE); }
 #define READY_TO_SEND(l, n) (load((l)->head) + STEPS >= (l)->step + (uint64_t)(n))

@@ -64,7 +64,10 @@ void simple_do(struct prim *p, struct move m) {
     else if (now && to) fold(&p->op, to, m.from ? m.from + at * element : NULL, received, receives, now, m.final);
     if (to) trace_write(to, bytes, receives ? p->in[0].channel : p->out[0].channel, receives ? p->in[0].peer : -1, receives ? p->in[0].step : p->out[0].step);
     for (int i = 0; i < receives; i++) store(p->in[i].head, p->in[i].step += (uint64_t)p->steps);
-    for (int i = 0; i < sends; i++) store(p->out[i].tail, p->out[i].step += (uint64_t)p->steps);
+    for (int i = 0; i < sends; i++) {
+      PACE(&p->out[i], bytes);
+      store(p->out[i].tail, p->out[i].step += (uint64_t)p->steps);
+    }
     fiber_moved(bytes);
     at += now;
   }

@@ -149,6 +149,9 @@ pub struct HostPlace {
     pub prefix: Vec<String>,
     /// Variables of this host, which override [`BytesSpec::env`].
     pub env: Vec<(String, String)>,
+    /// Rates between GPUs of this host: from, to, Mbit/s. NCCL's copies inside the host (P2P, shared memory) then take the time of such links;
+    /// other pairs are as fast as this machine's memory. A burst of 1 ms passes at once.
+    pub pair_mbit_per_s: Vec<(u8, u8, u32)>,
     /// What kernels do on this host, if it differs from [`BytesSpec::player`].
     pub player: Option<Player>,
 }

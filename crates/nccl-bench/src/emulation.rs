@@ -13,16 +13,16 @@ macro_rules! sources {
     ($($name:literal),+ $(,)?) => { [$(($name, include_str!(concat!("../emulation/", $name)))),+] };
 }
 /// Name and text of every source.
-const SOURCES: [(&str, &str); 28] = sources![
+const SOURCES: [(&str, &str); 29] = sources![
     "emu.h", "graph.h", "play.h", "config.c", "device.c", "memory.c", "vmm.c", "stream.c", "queue.c", "graph.c",
-    "attach.c", "libc.c", "nvml.c", "layout.c", "fiber.c", "trace.c", "link.c", "reduce.c", "simple.c", "ll.c",
-    "ll128.c", "p2p.c", "ring.c", "tree.c", "launch.c", "net.c", "runner.c", "mover.c",
+    "attach.c", "libc.c", "nvml.c", "layout.c", "fiber.c", "trace.c", "link.c", "pace.c", "reduce.c", "simple.c",
+    "ll.c", "ll128.c", "p2p.c", "ring.c", "tree.c", "launch.c", "net.c", "runner.c", "mover.c",
 ];
 /// The sources of the preload library.
-pub const PRELOAD: [&str; 22] = [
+pub const PRELOAD: [&str; 23] = [
     "config.c", "device.c", "memory.c", "vmm.c", "stream.c", "queue.c", "graph.c", "attach.c", "libc.c", "nvml.c",
-    "layout.c", "fiber.c", "trace.c", "link.c", "reduce.c", "simple.c", "ll.c", "ll128.c", "p2p.c", "ring.c", "tree.c",
-    "launch.c",
+    "layout.c", "fiber.c", "trace.c", "link.c", "pace.c", "reduce.c", "simple.c", "ll.c", "ll128.c", "p2p.c", "ring.c",
+    "tree.c", "launch.c",
 ];
 const FLAGS: [&str; 4] = ["-O2", "-std=gnu11", "-Wall", "-Wextra"];
 /// Time limit of the compiler. It normally takes one second.

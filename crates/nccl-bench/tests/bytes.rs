@@ -214,6 +214,49 @@ fn thousands_of_calls_reuse_the_queue_of_works() {
 }
 
 #[test]
+fn copies_inside_a_host_take_the_time_of_their_links() {
+    let name = "copies_inside_a_host_take_the_time_of_their_links";
+    for protocol in ["Simple", "LL128"] {
+        let mut s = with(spec(&[3], "2.28.9"), &[("NCCL_PROTO", protocol)]);
+        let (bytes, slow, fast) = (4_000_000u64, 200, 2000);
+        let pairs = vec![(0, 1, slow), (0, 2, fast)];
+        s.places = vec![HostPlace { pair_mbit_per_s: pairs, ..HostPlace::default() }];
+        for to in [1, 2, 1, 2] {
+            let mut matrix = vec![vec![0; 3]; 3];
+            matrix[0][to] = bytes;
+            s.calls.push(BytesCall { repetitions: 2, ..BytesCall::new(Traffic::SendRecv(matrix)) });
+        }
+        let Some(report) = run(name, &s) else { return };
+        assert_eq!(report.wrong_bytes(), 0);
+        // The second repetition: connections exist.
+        let best = |a, b| report.seconds(a, 1).unwrap().min(report.seconds(b, 1).unwrap());
+        let (of_slow, of_fast) = (best(0, 2), best(1, 3));
+        let least = bytes as f64 * 8.0 / (f64::from(slow) * 1e6) - 0.002; // a burst of 1 ms, and the clock
+        assert!(of_slow > least && of_slow > 3.0 * of_fast, "{of_slow} s and {of_fast} s; at least {least} s");
+    }
+}
+
+#[test]
+fn registered_buffers_move_or_are_refused_by_name() {
+    let name = "registered_buffers_move_or_are_refused_by_name";
+    for version in versions() {
+        let mut s = with(spec(&[2], &version), &[("NCCL_LOCAL_REGISTER", "1")]);
+        s.calls.push(BytesCall { registered: true, ..BytesCall::new(matrix(2)) });
+        s.calls.extend(five(1 << 20).into_iter().map(|t| BytesCall { registered: true, ..BytesCall::new(t) }));
+        match Bench::new().and_then(|b| b.run_bytes(&s)) {
+            Ok(report) => assert_eq!(report.wrong_bytes(), 0, "{version}"),
+            Err(BenchError::NotPlayed { what, .. }) => {
+                assert!(what.contains("registered buffers") && what.contains("NCCL_LOCAL_REGISTER=0"), "{what}")
+            }
+            Err(e) => return skip(name, e).unwrap_or_default(),
+        }
+        let s = with(s, &[("NCCL_LOCAL_REGISTER", "0")]); // the way round, named in the message
+        let Some(report) = run(name, &s) else { return };
+        assert_eq!(report.wrong_bytes(), 0, "{version}");
+    }
+}
+
+#[test]
 fn without_kernels_every_byte_of_other_ranks_is_wrong() {
     let name = "without_kernels_every_byte_of_other_ranks_is_wrong";
     let mut s = spec(&[1, 1], "2.28.9");

@@ -170,6 +170,9 @@ impl BytesRun<'_> {
         }
         self.configure_nccl(&mut command, node);
         self.describe_host(&mut command, node);
+        if let Some(rates) = place.and_then(|p| self.rates_to_peers(&p.pair_mbit_per_s, rank, node, local)) {
+            command.env("LINKWISE_EMU_PEER_MBIT", rates);
+        }
         let own = place.map_or(&[][..], |p| &p.env[..]);
         command.envs(spec.env.iter().chain(own).map(|(name, value)| (name, value)));
         command
@@ -220,6 +223,17 @@ impl BytesRun<'_> {
             .env("LINKWISE_EMU_PLAY", play)
             .env("LINKWISE_EMU_LAYOUT", &self.layout.path)
             .env("LINKWISE_EMU_STALL_S", self.spec.stall.as_secs().max(1).to_string());
+    }
+
+    /// The rates from a rank to the other ranks of its host, in the form of `emulation/pace.c`; `None` without rates.
+    fn rates_to_peers(&self, pairs: &[(u8, u8, u32)], rank: usize, node: usize, local: usize) -> Option<String> {
+        let gpus = &self.spec.nodes[node].gpus;
+        let rate = |(peer, gpu): (usize, &u8)| {
+            let pair = pairs.iter().find(|(from, to, _)| (from, to) == (&gpus[local], gpu))?;
+            Some(format!("{}:{}", rank - local + peer, pair.2))
+        };
+        let rates: Vec<String> = gpus.iter().enumerate().filter_map(rate).collect();
+        if rates.is_empty() { None } else { Some(rates.join(",")) }
     }
 
     /// Waits until all ranks succeed, one fails, or the deadline passes.
