@@ -175,9 +175,9 @@ static int allocate(const struct call *c, struct buffers *b) {
     b->from_bytes = c->name == REDUCE_SCATTER ? share * (size_t)ranks : share;
     b->to_bytes = c->name == ALL_GATHER ? share * (size_t)ranks : share;
   }
-  // A guard behind the output shows writes beyond its end.
-  if (CUDA(cudaMalloc, (void **)&b->from, b->from_bytes + GUARD) || CUDA(cudaMalloc, (void **)&b->to, b->to_bytes + GUARD)) return 1;
-  return 0;
+  // A guard behind the output shows writes beyond its end. Registered buffers come from NCCL: only such memory can be mapped by peers.
+  if (c->registered) return NCCL(ncclMemAlloc, (void **)&b->from, b->from_bytes + GUARD) || NCCL(ncclMemAlloc, (void **)&b->to, b->to_bytes + GUARD);
+  return CUDA(cudaMalloc, (void **)&b->from, b->from_bytes + GUARD) || CUDA(cudaMalloc, (void **)&b->to, b->to_bytes + GUARD);
 }
 static size_t own_share(const struct call *c) { return (size_t)rank * elements_of(c) * type_bytes[c->type]; }
 static unsigned char *input(const struct call *c, const struct buffers *b) {
@@ -308,9 +308,8 @@ static int run_call(const struct call *c, int call, const char *plan) {
   if (executable) CUDA(cudaGraphExecDestroy, executable), CUDA(cudaGraphDestroy, graph);
   for (int i = 0; i < 2; i++)
     if (handles[i] && NCCL(ncclCommDeregister, comm, handles[i])) return 1;
-  CUDA(cudaFree, b.from);
-  CUDA(cudaFree, b.to);
-  return 0;
+  if (c->registered) return NCCL(ncclMemFree, b.from) || NCCL(ncclMemFree, b.to);
+  return CUDA(cudaFree, b.from) || CUDA(cudaFree, b.to);
 }
 
 static int share_id(const char *path) {
