@@ -42,6 +42,8 @@ struct config {
   unsigned fabric_domain;
   int log_level;                          // 0: functions that are not emulated; 1: also launches; 2: also other calls
   enum play_mode play;
+  int program;                            // boolean: the emulation serves a whole program, not only NCCL
+  int refuse_kernels;                     // boolean: kernels of the program end it; otherwise they are skipped and counted
   double stall_s;                         // a kernel in which nothing moves for so long ends the run
 };
 const struct config *config(void);
@@ -65,6 +67,7 @@ int  range_remove(uintptr_t begin, enum kind kind, struct range *out); // kind 0
 status memory_allocate(void **out, size_t bytes, enum kind kind);
 status memory_free(void *p);
 void memory_fill(void *p, int value, size_t bytes);
+status queue_copy(void *to, const void *from, size_t bytes, void *stream);
 
 // ---- stream.c, queue.c and graph.c
 struct stream; struct event; struct graph; struct queue;
@@ -98,7 +101,7 @@ double event_seconds(struct event *from, struct event *to);
 // ---- tables of functions by name
 struct entry { const char *name; void *function; };
 extern const struct entry runtime_entries[], memory_entries[], stream_entries[], graph_entries[], device_entries[];
-extern const struct entry driver_entries[], vmm_entries[];
+extern const struct entry driver_entries[], vmm_entries[], program_entries[];
 // The symbol at an address of the library, for messages; NULL if it is not a kernel.
 const char *kernel_name(const void *function);
 int called_by_nccl(const void *return_address);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offsets of the fields that a kernel reads, from the file LINKWISE_EMU_LAYOUT that the bench writes per release:
+// Offsets of the fields that a kernel reads, from the file LINKWISE_EMU_LAYOUT that the bench writes per release. Without it, the command
+// LINKWISE_EMU_LAYOUT_COMMAND is asked for the file of the library that the program has loaded.
 //
 //   linkwise-layout 1
 //   nccl 22809
@@ -51,8 +52,28 @@ static const char *take_field(const char *name, unsigned long bit, unsigned long
   return NULL;
 }
 
+static char library[4096];
+void layout_library(const char *path) { snprintf(library, sizeof library, "%s", path); }
+
+// The first line that `env -u LD_PRELOAD COMMAND LIBRARY` prints: the path of the file, or "error: " and the reason.
+static const char *ask_for_layout(void) {
+  static char answer[4096];
+  const char *command = getenv("LINKWISE_EMU_LAYOUT_COMMAND");
+  if (!command) return NULL;
+  if (strchr(library, '\'')) play_refuse("layout: a library whose path has a quote");
+  char line[8400];
+  snprintf(line, sizeof line, "env -u LD_PRELOAD %s '%s' 2>&1", command, library);
+  FILE *pipe = popen(line, "r");
+  if (!pipe || !fgets(answer, sizeof answer, pipe)) snprintf(answer, sizeof answer, "error: `%.4000s` gave no answer", line);
+  if (pipe) pclose(pipe);
+  answer[strcspn(answer, "\n")] = 0;
+  if (!strncmp(answer, "error: ", 7)) play_refuse("%.380s", answer + 7);
+  return answer;
+}
+
 static void read_layout(void) {
   const char *path = getenv("LINKWISE_EMU_LAYOUT");
+  if (!path) path = ask_for_layout();
   FILE *file = path ? fopen(path, "r") : NULL;
   if (!file) play_refuse("layout: LINKWISE_EMU_LAYOUT names no readable file (%s)", path ? path : "it is not set");
   char line[LINE_MAX_BYTES], name[64];

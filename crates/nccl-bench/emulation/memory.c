@@ -161,6 +161,7 @@ static status emu_cudaMemcpyAsync(void *to, const void *from, size_t bytes, int 
   }
   return stream_submit(stream, w);
 }
+status queue_copy(void *to, const void *from, size_t bytes, void *stream) { return emu_cudaMemcpyAsync(to, from, bytes, 4, stream); }
 static status emu_cudaMemcpy(void *to, const void *from, size_t bytes, int direction) {
   (void)direction;
   if (config()->play) queue_drain(NULL);

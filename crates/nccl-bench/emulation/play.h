@@ -39,6 +39,7 @@ enum field { LAYOUT_FIELDS(FIELD_NAME) FIELDS };
 enum { CHANNELS_MAX = 64, WORKS_MAX = 1024, RANKS_MAX = 4096, STEPS = 8, TREE_CHILDREN = 3, FIELD_ARRAY_MAX = 4096 };
 
 void layout_need(void);                                   // reads the file on first use; ends the run if it is not valid
+void layout_library(const char *path);                    // the library whose offsets are needed
 int layout_version(void);                                 // of the library, 22809 is 2.28.9
 int layout_has(enum field f);
 uint64_t get(const void *structure, enum field f);

@@ -189,6 +189,10 @@ static status emu_cuMulticastGetGranularity(size_t *bytes, const struct multicas
   return OK;
 }
 
+// Functions that programs find in libcuda.so.1 by name.
+PUBLIC status cuPointerGetAttribute(void *out, int attribute, uint64_t p) { return emu_cuPointerGetAttribute(out, attribute, p); }
+PUBLIC status cuMemGetAddressRange_v2(uint64_t *begin, size_t *bytes, uint64_t address) { return emu_cuMemGetAddressRange(begin, bytes, address); }
+
 const struct entry vmm_entries[] = {
   ENTRY(cuMemCreate), ENTRY(cuMemRelease), ENTRY(cuMemGetAllocationGranularity), ENTRY(cuMemAddressReserve), ENTRY(cuMemAddressFree),
   ENTRY(cuMemMap), ENTRY(cuMemUnmap), ALIAS(cuMemSetAccess, emu_accept), ENTRY(cuMemRetainAllocationHandle),

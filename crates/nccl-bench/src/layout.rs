@@ -28,7 +28,7 @@ const SECTIONS_MAX: usize = 4096;
 /// Maximum nesting of structures on the way to a field, and of typedefs on the way to a type.
 const DEPTH_MAX: usize = 16;
 /// Part of the cached file's name; a change of its content needs another name.
-const FORMAT: &str = "layout-1";
+pub(crate) const FORMAT: &str = "layout-1";
 
 /// A structure: our name, its names in the library (the first that exists counts), and its fields: our name, and the path in the structure if it differs.
 type Wanted = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);

@@ -9,6 +9,7 @@
 //! ([`Bench::run_bytes`]) the CPU plays NCCL's kernels and real bytes move, through NCCL's own proxies and the network of this machine.
 
 pub mod bytes;
+pub mod emulate;
 pub mod emulation;
 mod error;
 pub mod layout;
@@ -21,6 +22,7 @@ mod run;
 mod spec;
 pub mod topology_file;
 
+pub use emulate::{EmulateSpec, Emulated};
 pub use error::BenchError;
 pub use library::Library;
 pub use report::{
