@@ -59,6 +59,8 @@ enum Command {
     Route(cmd::route::Route),
     /// Run a job with linkwise's NCCL plugin, which may change NCCL's choices (experimental: not yet run on GPUs)
     Run(Box<cmd::run::Args>),
+    /// Run an NCCL program on simulated hosts, without a GPU: real bytes, emulated CUDA
+    Emulate(cmd::emulate::Args),
     /// Show what the plugin does in running jobs
     Watch(cmd::watch::Args),
     /// Find the NCCL plugin, and check what each NCCL release would load of it
@@ -149,6 +151,7 @@ fn main() -> ExitCode {
         Command::Tune(a) => cmd::tune::run(a),
         Command::Route(a) => cmd::route::run(a),
         Command::Run(a) => cmd::run::run(*a),
+        Command::Emulate(a) => cmd::emulate::run(a),
         Command::Watch(a) => cmd::watch::run(a),
         Command::Plugin(a) => cmd::plugin::run(a),
         Command::Completion { shell } => {

@@ -3,9 +3,10 @@
 // keeps its symbol table. Once the library is mapped, this file writes a jump (in memory only) at the entry of every public
 // runtime function: to its emulation, or to a stub that reports the name and returns "not supported".
 //
-// It also replaces one function of NCCL, to report that no operation needs a network proxy. Proxies would wait for kernels
-// that never run; NCCL decides before it uses them.
+// Unless kernels are played, it also replaces one function of NCCL, to report that no operation needs a network proxy. Proxies would wait for
+// kernels that never run; NCCL decides before it uses them.
 #include "emu.h"
+#include "play.h"
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -25,6 +26,9 @@
 enum { JUMP_BYTES = 13, STUBS_MAX = 1024 };
 
 extern const struct entry stream_driver_entries[];
+// The files whose CUDA runtime functions get jumps: NCCL, and with LINKWISE_EMU_PROGRAM=1 a shared runtime and the program itself.
+enum object { NCCL_LIBRARY, SHARED_RUNTIME, PROGRAM };
+static const struct entry *const program_tables[] = {program_entries, NULL};
 static const struct entry *const runtime_tables[] = {device_entries, memory_entries, stream_entries, graph_entries, NULL};
 static const struct entry *const driver_tables[] = {driver_entries, vmm_entries, stream_driver_entries, NULL};
 
@@ -92,8 +96,10 @@ static status no_proxy(void *comm, void *operation, unsigned char *needed) {
   return OK;
 }
 
-static const void *target(const char *name) {
-  if (!strncmp(name, "_Z15ncclProxySaveOpP8ncclComm", 29) && !strchr(name, '.')) return (void *)no_proxy;
+static const void *target(const char *name, enum object o) {
+  const void *of_program = o == NCCL_LIBRARY ? NULL : look_up(program_tables, name);
+  if (of_program) return of_program;
+  if (!config()->play && !strncmp(name, "_Z15ncclProxySaveOpP8ncclComm", 29) && !strchr(name, '.')) return (void *)no_proxy;
   if (strncmp(name, "cuda", 4) || name[4] < 'A' || name[4] > 'Z') return NULL;
   if (!strcmp(name, "cudaRuntimeGetVersion")) return NULL; // a constant
   void *emulated = runtime_function(name);
@@ -102,6 +108,27 @@ static const void *target(const char *name) {
   stub_names[stub_count] = strdup(name);
   return emu_stubs + 16 * stub_count++;
 }
+
+// Kernels by the address of their host function, for the player and its messages.
+enum { KERNELS_MAX = 1 << 14 };
+static struct { const void *at; char *name; } kernels[KERNELS_MAX];
+static int kernel_count;
+const char *kernel_name(const void *function) {
+  for (int i = 0; i < kernel_count; i++)
+    if (kernels[i].at == function) return kernels[i].name;
+  return NULL;
+}
+static void note_symbol(const char *name, char *at, size_t bytes) {
+  if (!strcmp(name, "ncclDevFuncRowToId")) play_functions((const int *)at, bytes / sizeof(int));
+  if (kernel_count == KERNELS_MAX || !strstr(name, "DevKernel") || strstr(name, "device_stub")) return;
+  char *copy = strdup(name);
+  if (!copy) return;
+  kernels[kernel_count].at = at;
+  kernels[kernel_count++].name = copy;
+}
+
+static uintptr_t code_begin, code_end; // of the library
+int called_by_nccl(const void *return_address) { return (uintptr_t)return_address - code_begin < code_end - code_begin; }
 
 struct file { char *bytes; size_t size; };
 static int in_file(const struct file *f, uint64_t offset, uint64_t bytes) { return offset <= f->size && bytes <= f->size - offset; }
@@ -117,8 +144,9 @@ static void report_absent_nvml(const struct file *f, const Elf64_Shdr *section) 
   }
 }
 
-static int attach(const char *path, uintptr_t base) {
+static int attach(const char *path, uintptr_t base, enum object o) {
   struct stat st;
+  const unsigned wanted = o == SHARED_RUNTIME ? SHT_DYNSYM : SHT_SYMTAB; // a shared runtime is stripped, but exports its functions
   int fd = open(path, O_RDONLY | O_CLOEXEC), written = 0;
   if (fd < 0 || fstat(fd, &st)) return -1;
   struct file f = {mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0), (size_t)st.st_size};
@@ -128,15 +156,16 @@ static int attach(const char *path, uintptr_t base) {
   int ok = f.size > sizeof *header && !memcmp(header->e_ident, ELFMAG, SELFMAG) && in_file(&f, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr));
   const Elf64_Shdr *sections = (const void *)(f.bytes + (ok ? header->e_shoff : 0));
   for (int i = 0; ok && i < header->e_shnum; i++) {
-    if (sections[i].sh_type == SHT_PROGBITS && in_file(&f, sections[i].sh_offset, sections[i].sh_size)) report_absent_nvml(&f, &sections[i]);
-    if (sections[i].sh_type != SHT_SYMTAB || sections[i].sh_link >= header->e_shnum) continue;
+    if (o == NCCL_LIBRARY && sections[i].sh_type == SHT_PROGBITS && in_file(&f, sections[i].sh_offset, sections[i].sh_size)) report_absent_nvml(&f, &sections[i]);
+    if (sections[i].sh_type != wanted || sections[i].sh_link >= header->e_shnum) continue;
     const Elf64_Shdr *names = &sections[sections[i].sh_link];
     if (!in_file(&f, sections[i].sh_offset, sections[i].sh_size) || !in_file(&f, names->sh_offset, names->sh_size)) continue;
     const Elf64_Sym *symbols = (const void *)(f.bytes + sections[i].sh_offset);
     for (size_t k = 0; k < sections[i].sh_size / sizeof *symbols; k++) {
       const Elf64_Sym *s = &symbols[k];
+      if (o == NCCL_LIBRARY && config()->play && s->st_shndx && s->st_name < names->sh_size) note_symbol(f.bytes + names->sh_offset + s->st_name, (char *)base + s->st_value, s->st_size);
       if (ELF64_ST_TYPE(s->st_info) != STT_FUNC || !s->st_shndx || s->st_size < JUMP_BYTES || s->st_name >= names->sh_size) continue;
-      const void *to = target(f.bytes + names->sh_offset + s->st_name);
+      const void *to = target(f.bytes + names->sh_offset + s->st_name, o);
       if (!to) continue;
       write_jump((char *)base + s->st_value, to);
       written++;
@@ -147,15 +176,32 @@ static int attach(const char *path, uintptr_t base) {
   return written;
 }
 
-static int attached;
+enum { OBJECTS_MAX = 8 };
+static uintptr_t attached[OBJECTS_MAX];
+static int attached_count, nccl_attached;
+static void attach_nccl(const struct dl_phdr_info *info) {
+  for (int k = 0; k < info->dlpi_phnum; k++)
+    if (info->dlpi_phdr[k].p_type == PT_LOAD && info->dlpi_phdr[k].p_flags & PF_X) {
+      code_begin = info->dlpi_addr + info->dlpi_phdr[k].p_vaddr;
+      code_end = code_begin + info->dlpi_phdr[k].p_memsz;
+    }
+  nccl_attached = 1;
+  layout_library(info->dlpi_name);
+  if (attach(info->dlpi_name, info->dlpi_addr, NCCL_LIBRARY) > 0) return;
+  emu_log(0, "cannot attach: %s has no symbol table with CUDA runtime functions", info->dlpi_name);
+  _exit(70);
+}
 static int visit(struct dl_phdr_info *info, size_t size, void *unused) {
   (void)size; (void)unused;
-  if (attached || !info->dlpi_name || !strstr(info->dlpi_name, "libnccl.so")) return 0;
-  attached = 1;
-  if (attach(info->dlpi_name, info->dlpi_addr) <= 0) {
-    emu_log(0, "cannot attach: %s has no symbol table with CUDA runtime functions", info->dlpi_name);
-    _exit(70);
-  }
+  const char *name = info->dlpi_name ? info->dlpi_name : "";
+  int nccl = strstr(name, "libnccl.so") != NULL, runtime = strstr(name, "libcudart.so") != NULL, program = !*name && !attached_count;
+  if ((nccl && nccl_attached) || (!nccl && !(config()->program && (runtime || program)))) return 0;
+  for (int i = 0; i < attached_count; i++)
+    if (attached[i] == info->dlpi_addr) return 0;
+  if (attached_count == OBJECTS_MAX) return 0;
+  attached[attached_count++] = info->dlpi_addr;
+  if (nccl) attach_nccl(info);
+  else attach(program ? "/proc/self/exe" : name, info->dlpi_addr, program ? PROGRAM : SHARED_RUNTIME);
   return 0;
 }
 __attribute__((constructor)) static void attach_if_linked(void) { dl_iterate_phdr(visit, NULL); }
@@ -170,7 +216,7 @@ PUBLIC void *dlopen(const char *name, int flags) {
     return real(self.dli_fname, RTLD_NOW);
   }
   void *handle = real(name, flags);
-  if (handle && !attached) dl_iterate_phdr(visit, NULL);
+  if (handle && (!nccl_attached || config()->program)) dl_iterate_phdr(visit, NULL);
   return handle;
 }
 

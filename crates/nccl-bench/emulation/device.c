@@ -162,7 +162,7 @@ const struct entry device_entries[] = {
   ENTRY(cudaDeviceGetPCIBusId), ENTRY(cudaDeviceGetByPCIBusId), ENTRY(cudaDeviceCanAccessPeer), ENTRY(cudaGetLastError),
   ENTRY(cudaPeekAtLastError), ENTRY(cudaGetErrorString), ENTRY(cudaGetErrorName), ENTRY(cudaThreadExchangeStreamCaptureMode),
   ENTRY(cudaGetDeviceProperties), ALIAS(cudaGetDeviceProperties_v2, emu_cudaGetDeviceProperties), ENTRY(cudaFuncGetAttributes),
-  ENTRY(cudaGetFuncBySymbol), ALIAS(cudaFuncSetAttribute, emu_accept), ALIAS(cudaDeviceSynchronize, emu_accept),
+  ENTRY(cudaGetFuncBySymbol), ALIAS(cudaFuncSetAttribute, emu_accept),
   ALIAS(cudaDeviceSetLimit, emu_accept), ALIAS(cudaDeviceEnablePeerAccess, emu_accept), ALIAS(cudaDeviceDisablePeerAccess, emu_accept),
   {0, 0}};
 
@@ -200,6 +200,14 @@ static status emu_cuCtxSetCurrent(void *c) {
   return OK;
 }
 static status emu_cuDevicePrimaryCtxRetain(void **c, int device) { *c = context(device); return OK; }
+
+// Functions that programs find in libcuda.so.1 by name.
+PUBLIC status cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { (void)device; *flags = 0; *active = 1; return OK; }
+PUBLIC status cuCtxGetCurrent(void **c) { return emu_cuCtxGetCurrent(c); }
+PUBLIC status cuCtxSetCurrent(void *c) { return emu_cuCtxSetCurrent(c); }
+PUBLIC status cuGetErrorString(int e, const char **text) { return emu_cuGetErrorString(e, text); }
+PUBLIC status cuDeviceGetAttribute(int *v, int attribute, int device) { return device_attribute(v, attribute, device); }
+PUBLIC status cuModuleLoadData(void **module, const void *image) { (void)image; static int only; *module = &only; return OK; }
 
 const struct entry driver_entries[] = {
   ENTRY(cuInit), ENTRY(cuDriverGetVersion), ENTRY(cuDeviceGet), ENTRY(cuDeviceGetCount), ENTRY(cuDeviceGetAttribute),

@@ -167,7 +167,7 @@ static status emu_cuPointerGetAttribute(void *out, int attribute, uint64_t p) {
   }
   if (!found) return INVALID_VALUE;
   switch (attribute) {
-  case 2: *(int *)out = r.kind == HOST_MEMORY ? 1 : 2; break;                    // memory type
+  case 2: *(int *)out = r.kind == HOST_MEMORY || r.kind == REGISTERED_MEMORY ? 1 : 2; break;                    // memory type
   case 3: case 4: *(uint64_t *)out = p; break;                                   // device and host pointer
   case 9: *(int *)out = r.device; break;
   case 11: *(uint64_t *)out = r.begin; break;
@@ -188,6 +188,10 @@ static status emu_cuMulticastGetGranularity(size_t *bytes, const struct multicas
   *bytes = GRANULARITY;
   return OK;
 }
+
+// Functions that programs find in libcuda.so.1 by name.
+PUBLIC status cuPointerGetAttribute(void *out, int attribute, uint64_t p) { return emu_cuPointerGetAttribute(out, attribute, p); }
+PUBLIC status cuMemGetAddressRange_v2(uint64_t *begin, size_t *bytes, uint64_t address) { return emu_cuMemGetAddressRange(begin, bytes, address); }
 
 const struct entry vmm_entries[] = {
   ENTRY(cuMemCreate), ENTRY(cuMemRelease), ENTRY(cuMemGetAllocationGranularity), ENTRY(cuMemAddressReserve), ENTRY(cuMemAddressFree),

@@ -170,6 +170,39 @@ fn find(bytes: &[u8], wanted: &[u8]) -> bool {
     false
 }
 
+/// SHA-256 of some bytes, hexadecimal.
+pub(crate) fn hash_of(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// The release that a library file names ("NCCL version 2.28.9+cuda12.9"). Takes 0.3 s.
+pub(crate) fn version_in(path: &Path) -> Result<Version, BenchError> {
+    const KEY: &[u8] = b"NCCL version ";
+    const LONGEST: usize = 64;
+    let mut file = File::open(path).map_err(BenchError::io(format!("cannot read {}", path.display())))?;
+    let mut buffer = vec![0u8; 1 << 20];
+    let mut window: Vec<u8> = Vec::new(); // with the end of the previous piece, which may hold the beginning of a match
+    loop {
+        let n = file.read(&mut buffer).map_err(BenchError::io(format!("cannot read {}", path.display())))?;
+        if n == 0 {
+            return Err(BenchError::Cache { path: path.into(), reason: "it does not name a release of NCCL".into() });
+        }
+        window.extend_from_slice(&buffer[..n]);
+        let mut at = 0;
+        while let Some(found) = window[at..].windows(KEY.len()).position(|w| w == KEY) {
+            at += found + KEY.len();
+            let rest = &window[at..window.len().min(at + LONGEST)];
+            let word: String =
+                rest.iter().map(|b| *b as char).take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+            if let Ok(version) = word.parse::<Version>().map(|v| Version { patch: v.patch.or(Some(0)), ..v }) {
+                return Ok(version);
+            }
+        }
+        let keep = window.len().saturating_sub(KEY.len() + LONGEST);
+        window.drain(..keep);
+    }
+}
+
 fn verify(home: &Path, version: Version) -> Result<Library, BenchError> {
     let path = home.join(FILE);
     let found = inspect(&path, version)?;

@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod doctor;
+pub mod emulate;
 pub mod explain;
 pub mod fit;
 pub mod measure;
