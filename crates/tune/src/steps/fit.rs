@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub const LAG_MAX: usize = 3;
 /// Residuals count up to this many deviations.
 const CLIP: f64 = 2.0;
+/// A residual beyond this many robust deviations disagrees with the fit.
+const DISAGREES: f64 = 4.0;
 /// Iterations of a robust fit, and of its kernel.
 const ROUNDS: usize = 5;
 const KERNEL_ROUNDS: usize = 3;
@@ -63,8 +65,8 @@ pub struct Fit {
     effects: Vec<f64>,
     /// Of the effects, row by row.
     covariance: Vec<Vec<f64>>,
-    /// Steps by slot and arm.
-    steps: BTreeMap<(u32, usize), usize>,
+    /// Steps by column that agree with the fit.
+    steps: Vec<usize>,
     kernel: [f64; LAG_MAX + 1],
     /// Standard deviation of a step, as a share.
     pub deviation: f64,
@@ -96,10 +98,9 @@ struct Solution {
 impl Fit {
     /// Fits the records. `lag`: the longest delay that is possible. `None` with too few steps.
     pub fn of<'a>(records: impl Iterator<Item = &'a Record>, lag: usize) -> Option<Fit> {
-        let (mut columns, mut steps) = (BTreeMap::new(), BTreeMap::new());
-        let (mut rows, mut levels) = (Vec::new(), Vec::new());
+        let (mut columns, mut rows, mut levels) = (BTreeMap::new(), Vec::new(), Vec::new());
         for record in records {
-            add_rows(record, &mut columns, &mut steps, &mut rows, &mut levels);
+            add_rows(record, &mut columns, &mut rows, &mut levels);
         }
         let effects = columns.len();
         let width = effects + 2 * levels.len();
@@ -120,6 +121,13 @@ impl Fit {
             .iter()
             .take(effects)
             .map(|row| row.iter().take(effects).map(|v| v * deviation * deviation).collect());
+        let mut steps = vec![0; effects];
+        for (row, _) in rows.iter().zip(&best.residuals).filter(|(_, r)| r.abs() < DISAGREES * best.scale) {
+            let shown = |arms: &[Option<usize>; LAG_MAX + 1]| {
+                (0..=LAG_MAX).find(|l| best.kernel[*l] >= 0.5).and_then(|l| arms[l])
+            };
+            row.arms.iter().filter_map(shown).for_each(|c| steps[c] += 1);
+        }
         Some(Fit {
             columns,
             effects: best.beta[..effects].to_vec(),
@@ -147,9 +155,9 @@ impl Fit {
         Some(Effect { share: value(a) - value(b), error: variance.max(0.0).sqrt() })
     }
 
-    /// Steps in which a slot had an arm.
+    /// Steps with an arm of a slot that agree with the fit. One delayed step out of two agrees with nothing.
     pub fn steps(&self, slot: u32, arm: usize) -> usize {
-        self.steps.get(&(slot, arm)).copied().unwrap_or(0)
+        self.columns.get(&(slot, arm)).map_or(0, |c| self.steps[*c])
     }
 
     /// The longest delay with which steps show an arm, [`LAG_MAX`] as long as no arm shows.
@@ -162,13 +170,7 @@ impl Fit {
     }
 }
 
-fn add_rows(
-    record: &Record,
-    columns: &mut BTreeMap<(u32, usize), usize>,
-    steps: &mut BTreeMap<(u32, usize), usize>,
-    rows: &mut Vec<Row>,
-    levels: &mut Vec<f64>,
-) {
+fn add_rows(record: &Record, columns: &mut BTreeMap<(u32, usize), usize>, rows: &mut Vec<Row>, levels: &mut Vec<f64>) {
     let valid = |t: &Option<f64>| t.filter(|t| t.is_finite() && *t > 0.0 && *t < 1e15);
     // The first steps may still show the arms from before the plan.
     let n = record.times_us.len();
@@ -178,7 +180,6 @@ fn add_rows(
     }
     for (slot, arms) in &record.arms {
         for (_, arm) in times.iter().filter_map(|(t, _)| Some((t, *arms.get(*t)?))) {
-            *steps.entry((*slot, arm)).or_insert(0) += 1;
             if arm != 0 {
                 let next = columns.len();
                 columns.entry((*slot, arm)).or_insert(next);
@@ -361,7 +362,7 @@ fn solve(rows: &[Row], levels: &[f64], effects: usize, kernel: [f64; LAG_MAX + 1
 }
 
 /// The inverse of a symmetric positive matrix, by Gauss and Jordan.
-fn invert(mut m: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+pub fn invert(mut m: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
     let n = m.len();
     let mut out: Vec<Vec<f64>> = (0..n).map(|i| (0..n).map(|j| if i == j { 1.0 } else { 0.0 }).collect()).collect();
     for c in 0..n {

@@ -11,6 +11,8 @@ use super::learner::{Block, SlotLearner, Wish};
 
 /// Steps of each arm in the screening.
 const SCREEN_STEPS: usize = 2;
+/// The same for an arm whose steps disagree.
+const SCREEN_STEPS_MAX: usize = 8;
 /// Steps of an arm before it can be chosen: a few single steps do not show how the noise of steps hangs together.
 const CHOSEN_STEPS_MIN: usize = 8;
 /// Steps of a block in the race and in checks.
@@ -42,6 +44,13 @@ const UNKNOWN: f64 = 0.15;
 /// An arm that makes a step longer by this share is slow: later looks at it are single steps.
 const SLOW: f64 = 0.05;
 
+impl Rival {
+    /// Too few of its steps agree; after [`SCREEN_STEPS_MAX`] the noise is what it is.
+    fn is_unscreened(&self) -> bool {
+        self.agreeing < SCREEN_STEPS && self.steps < SCREEN_STEPS_MAX
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Screen,
@@ -54,8 +63,9 @@ enum Stage {
 struct Rival {
     /// Its effect over AUTO, once it has run.
     share: Option<f64>,
-    /// Steps in the screening and the race.
+    /// Steps in the screening and the race, and those of them that agree with each other.
     steps: usize,
+    agreeing: usize,
     /// The race cannot decide about it, or it is worse.
     out: bool,
 }
@@ -96,7 +106,7 @@ impl StepRace {
     }
 
     fn screen(&self) -> Wish {
-        let mut cycle: Vec<usize> = (1..self.rivals.len()).filter(|a| self.rivals[*a].steps < SCREEN_STEPS).collect();
+        let mut cycle: Vec<usize> = (1..self.rivals.len()).filter(|a| self.rivals[*a].is_unscreened()).collect();
         cycle.resize(cycle.len() + cycle.len().div_ceil(3), 0);
         Wish { grain: 1, blocks: SCREEN_STEPS * cycle.len(), cycle }
     }
@@ -134,11 +144,13 @@ impl StepRace {
             }
         }
         for (arm, rival) in self.rivals.iter_mut().enumerate().skip(1) {
+            rival.agreeing = fit.steps(slot, arm);
             rival.share = fit.over(slot, arm, 0).map(|e| e.share).or(rival.share);
         }
-        if self.rivals.iter().skip(1).any(|r| r.steps < SCREEN_STEPS) {
-            let tried = self.rivals.iter().skip(1).filter(|r| r.steps >= SCREEN_STEPS).count();
+        if self.rivals.iter().skip(1).any(Rival::is_unscreened) {
+            let tried = self.rivals.iter().skip(1).filter(|r| !r.is_unscreened()).count();
             self.because = format!("AUTO: {tried} of {} arms tried", self.rivals.len() - 1);
+            self.stage = Stage::Screen;
             return;
         }
         self.stage = Stage::Race;
@@ -186,7 +198,7 @@ impl StepRace {
     }
 
     fn race_again(&mut self, because: &str) {
-        self.rivals.iter_mut().for_each(|r| (r.out, r.steps) = (r.share.is_some_and(|s| s > SLOW), SCREEN_STEPS));
+        self.rivals.iter_mut().for_each(|r| (r.out, r.steps) = (r.share.is_some_and(|s| s > SLOW), SCREEN_STEPS_MAX));
         (self.in_use, self.stage, self.begins, self.gain) = (0, Stage::Race, true, None);
         self.because = because.into();
         if self.alive().next().is_none() {
@@ -205,7 +217,8 @@ impl StepRace {
         }
         let Some(e) = fit.over(slot, self.in_use, 0) else { return };
         self.checks = self.checks.saturating_add(1);
-        if self.checks >= CHECKS_CONFIRM && e.share > -0.5 * e.error || e.share > 2.0 * e.error {
+        let can_see = self.rivals.get(self.in_use).and_then(|r| r.share).is_some_and(|share| e.error < -share);
+        if self.checks >= CHECKS_CONFIRM && can_see && e.share > -0.5 * e.error || e.share > 2.0 * e.error {
             self.race_again("AUTO: later steps did not confirm the gain, comparing again");
             return;
         }

@@ -15,6 +15,8 @@ const MIDDLE_BLOCKS_MAX: usize = BLOCKS_MAX - 2;
 const MARGIN: u32 = LAG_MAX as u32 + 1;
 /// Maximum number of arms in one plan, AUTO and arms in use not counted; the first slot may have more.
 const ARMS_MAX: usize = 16;
+/// Random orders of which the one is taken that separates the slots best.
+const DRAWS: u64 = 24;
 /// Plans that are remembered.
 const RECORDS_MAX: usize = 12;
 /// Steps that exploring may cost in all, before any share of the job's steps.
@@ -179,16 +181,16 @@ impl Turns {
             blocks = blocks.max(2 * arms);
         }
         let blocks = blocks.min(MIDDLE_BLOCKS_MAX);
-        let one = |(slot, base, wish): &(u32, usize, Wish)| {
-            let mut random = Random::of(self.serial, u64::from(*slot));
-            let mut order: Vec<usize> = Vec::new();
-            while order.len() < blocks {
-                let mut round = wish.cycle.clone();
-                random.shuffle(&mut round);
-                order.extend(round);
-            }
+        let draw = |n: u64| -> Vec<Vec<usize>> {
+            let mut random = Random::of(self.serial, n);
+            wishes.iter().map(|w| in_rounds(&w.2.cycle, blocks, &mut random)).collect()
+        };
+        let draws = if wishes.len() > 1 { DRAWS } else { 1 };
+        let middle = (0..draws).map(draw).map(|orders| (confusion(wishes, &orders), orders));
+        let middle = middle.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(Vec::new(), |d| d.1);
+        let one = |((slot, base, wish), order): (&(u32, usize, Wish), Vec<usize>)| {
             let mut out = vec![Block { arm: *base, steps: MARGIN }];
-            let all = order.into_iter().take(blocks).map(|arm| Block { arm, steps: wish.grain });
+            let all = order.into_iter().map(|arm| Block { arm, steps: wish.grain });
             for b in all.chain([Block { arm: *base, steps: MARGIN }]) {
                 match out.last_mut() {
                     Some(last) if last.arm == b.arm => last.steps += b.steps,
@@ -197,7 +199,7 @@ impl Turns {
             }
             (*slot, out)
         };
-        wishes.iter().map(one).collect()
+        wishes.iter().zip(middle).map(one).collect()
     }
 
     /// Takes the times of a plan's steps.
@@ -276,4 +278,37 @@ impl Turns {
     pub fn fresh_gain(&self, slot: u32) -> Option<(f64, f64)> {
         self.slots.get(&slot)?.learner.fresh_gain()
     }
+}
+
+/// The arms of `blocks` blocks: rounds of the cycle, each in random order.
+fn in_rounds(cycle: &[usize], blocks: usize, random: &mut Random) -> Vec<usize> {
+    let mut order = Vec::new();
+    while order.len() < blocks && !cycle.is_empty() {
+        let mut round = cycle.to_vec();
+        random.shuffle(&mut round);
+        order.extend(round);
+    }
+    order.truncate(blocks);
+    order
+}
+
+/// How much the arms of several slots hide each other in these orders: the sum of the variances of all effects, in those
+/// of a block.
+fn confusion(wishes: &[(u32, usize, Wish)], orders: &[Vec<usize>]) -> f64 {
+    let mut columns: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    for (i, (order, wish)) in orders.iter().zip(wishes).enumerate() {
+        for arm in order.iter().filter(|a| **a != wish.1) {
+            let next = columns.len() + 1;
+            columns.entry((i, *arm)).or_insert(next);
+        }
+    }
+    let width = columns.len() + 1;
+    let mut normal: Vec<Vec<f64>> =
+        (0..width).map(|i| (0..width).map(|j| if i == j { 1e-3 } else { 0.0 }).collect()).collect();
+    for block in 0..orders.first().map_or(0, Vec::len) {
+        let own = orders.iter().enumerate().filter_map(|(i, order)| columns.get(&(i, *order.get(block)?)));
+        let shown: Vec<usize> = own.copied().chain([0]).collect();
+        shown.iter().for_each(|a| shown.iter().for_each(|b| normal[*a][*b] += 1.0));
+    }
+    fit::invert(normal).iter().enumerate().skip(1).map(|(i, row)| row[i]).sum()
 }
