@@ -32,7 +32,7 @@ const CHECKS_CONFIRM: u32 = 2;
 /// Shortening of the step that justifies leaving AUTO.
 pub const GATE: f64 = 0.01;
 /// Standard errors below zero at which an arm is better beyond chance.
-const BETTER: f64 = 4.2;
+const BETTER: f64 = 4.6;
 /// The same with few degrees of freedom: it grows by this many times its share of them.
 const BETTER_FREEDOM: f64 = 3.0;
 /// Standard errors at which a surprise in a later look starts a new race.
@@ -63,6 +63,7 @@ enum Stage {
 struct Rival {
     /// Its effect over AUTO, once it has run.
     share: Option<f64>,
+    error: f64,
     /// Steps in the screening and the race, and those of them that agree with each other.
     steps: usize,
     agreeing: usize,
@@ -145,7 +146,10 @@ impl StepRace {
         }
         for (arm, rival) in self.rivals.iter_mut().enumerate().skip(1) {
             rival.agreeing = fit.steps(slot, arm);
-            rival.share = fit.over(slot, arm, 0).map(|e| e.share).or(rival.share);
+            let effect = fit.over(slot, arm, 0);
+            let share = effect.map(|e| e.share);
+            rival.error = effect.map_or(rival.error, |e| e.error);
+            rival.share = if rival.is_unscreened() { None } else { share.or(rival.share) };
         }
         if self.rivals.iter().skip(1).any(Rival::is_unscreened) {
             let tried = self.rivals.iter().skip(1).filter(|r| !r.is_unscreened()).count();
@@ -257,7 +261,8 @@ impl SlotLearner for StepRace {
 
     fn expected(&self, arm: usize, share: f64) -> f64 {
         let of = |a: usize| if a == 0 { 0.0 } else { self.rivals[a].share.unwrap_or(UNKNOWN * share) };
-        (of(arm) - of(self.in_use)).max(0.0)
+        let error = if arm == self.in_use { 0.0 } else { self.rivals[arm].error };
+        (of(arm) - of(self.in_use) + error).max(0.0)
     }
 
     fn is_settled(&self) -> bool {

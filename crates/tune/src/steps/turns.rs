@@ -20,11 +20,11 @@ const DRAWS: u64 = 24;
 /// Plans that are remembered.
 const RECORDS_MAX: usize = 12;
 /// Steps that exploring may cost in all, before any share of the job's steps.
-const BUDGET_STEPS: f64 = 8.0;
+const BUDGET_STEPS: f64 = 12.0;
 /// Share of the job's steps that exploring may cost on top.
-const BUDGET_SHARE: f64 = 0.004;
+const BUDGET_SHARE: f64 = 0.003;
 /// A slot with a smaller share of the communicator's bytes cannot change a step beyond its noise.
-const SHARE_MIN: f64 = 0.02;
+const SHARE_MIN: f64 = 0.04;
 /// Steps between two plans of settled slots.
 const REST_STEPS: u64 = 300;
 
@@ -39,8 +39,11 @@ struct Turn {
     rested: u64,
     /// The first plan that counts for it.
     since: u64,
-    /// Excess time of its plans so far, in steps.
+    /// Steps of each arm since then.
+    run: BTreeMap<usize, u32>,
+    /// Excess time of its plans so far in steps, and of those before `since`.
     spent: f64,
+    spent_before: f64,
 }
 
 /// See the module documentation.
@@ -77,7 +80,10 @@ impl Turns {
     pub fn add(&mut self, slot: u32, learner: Box<dyn SlotLearner>) {
         self.remove(slot);
         let bytes = self.bytes.get(&slot).copied().unwrap_or_default();
-        self.slots.insert(slot, Turn { learner, bytes, rested: 0, since: self.serial, spent: 0.0 });
+        self.slots.insert(
+            slot,
+            Turn { learner, bytes, rested: 0, since: self.serial, run: BTreeMap::new(), spent: 0.0, spent_before: 0.0 },
+        );
     }
 
     /// Forgets a slot.
@@ -216,16 +222,22 @@ impl Turns {
             turn.learner.learn_own(blocks, times_us);
             if turn.learner.begins() {
                 turn.since = self.serial;
+                turn.spent_before = turn.spent;
+                turn.run.clear();
             }
+            blocks.iter().for_each(|b| *turn.run.entry(b.arm).or_insert(0) += b.steps);
             let since = turn.since;
             let lag = if self.by_call { 0 } else { LAG_MAX };
             let fit =
                 fits.entry(since).or_insert_with(|| Fit::of(self.records.iter().filter(|r| r.serial >= since), lag));
             let Some(fit) = fit else { continue };
             let base = turn.learner.in_use();
-            let excess =
-                |b: &Block| fit.over(*slot, b.arm, base).map_or(0.0, |e| e.share.max(0.0) * f64::from(b.steps));
-            turn.spent += blocks.iter().map(excess).sum::<f64>();
+            // Later plans correct what earlier ones seemed to cost.
+            let excess = |(arm, steps): (&usize, &u32)| {
+                let e = fit.over(*slot, *arm, base).map_or(0.0, |e| e.share + e.error);
+                e.max(0.0) * f64::from(*steps)
+            };
+            turn.spent = turn.spent_before + turn.run.iter().map(excess).sum::<f64>();
             turn.learner.learn(*slot, fit, blocks);
             self.lag = Some(fit.lag());
         }
