@@ -15,10 +15,12 @@ use std::collections::{BTreeMap, VecDeque};
 pub const LAG_MAX: usize = 3;
 /// Residuals count up to this many deviations.
 const CLIP: f64 = 2.0;
+/// A residual beyond this many robust deviations of a good fit does not count at all.
+const FAR: f64 = 8.0;
 /// A residual beyond this many robust deviations disagrees with the fit.
 const DISAGREES: f64 = 4.0;
 /// Iterations of a robust fit, and of its kernel.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 const KERNEL_ROUNDS: usize = 3;
 /// Strength of the pure delay against a mixture of two: the deviation of a kernel's entry that is believed without data.
 const KERNEL_DEVIATION: f64 = 0.3;
@@ -89,6 +91,7 @@ struct Row {
 /// One solution.
 struct Solution {
     kernel: [f64; LAG_MAX + 1],
+    levels: Vec<f64>,
     beta: Vec<f64>,
     inverse: Vec<Vec<f64>>,
     residuals: Vec<f64>,
@@ -110,10 +113,11 @@ impl Fit {
         }
         let best = choose_kernel(&rows, &levels, effects, lag.min(LAG_MAX));
         let memory = memory(&rows, &best);
-        let best = solve(&rows, &levels, effects, best.kernel, memory);
+        let best = solve(&rows, &levels, effects, best.kernel, Some((&best, memory)));
         // Huber's estimate of the variance.
         let limit = CLIP * best.scale;
-        let squares: f64 = best.residuals.iter().map(|r| r.clamp(-limit, limit).powi(2)).sum();
+        let near = best.residuals.iter().filter(|r| r.abs() <= FAR * best.scale);
+        let squares: f64 = near.map(|r| r.clamp(-limit, limit).powi(2)).sum();
         let inside = best.residuals.iter().filter(|r| r.abs() < limit).count() as f64 / rows.len() as f64;
         let deviation = ((squares / freedom).sqrt() / inside.max(0.5)).max(DEVIATION_MIN);
         let covariance = best
@@ -206,7 +210,7 @@ fn add_rows(record: &Record, columns: &mut BTreeMap<(u32, usize), usize>, rows: 
 /// The pure delay that fits best, then refined.
 fn choose_kernel(rows: &[Row], levels: &[f64], effects: usize, lag: usize) -> Solution {
     let pure = |shift: usize| std::array::from_fn(|l| if l == shift { 1.0 } else { 0.0 });
-    let mut all: Vec<Solution> = (0..=lag).map(|shift| solve(rows, levels, effects, pure(shift), 0.0)).collect();
+    let mut all: Vec<Solution> = (0..=lag).map(|shift| solve(rows, levels, effects, pure(shift), None)).collect();
     let limit = CLIP * all.iter().map(|s| s.scale).fold(f64::INFINITY, f64::min);
     let loss = |s: &Solution| -> f64 { s.residuals.iter().map(|r| huber(r.abs(), limit)).sum() };
     let losses: Vec<f64> = all.iter().map(loss).collect();
@@ -215,7 +219,7 @@ fn choose_kernel(rows: &[Row], levels: &[f64], effects: usize, lag: usize) -> So
     if lag > 0 && effects > 0 {
         for _ in 0..KERNEL_ROUNDS {
             let kernel = refine(rows, &best, effects, shift, lag);
-            best = solve(rows, levels, effects, kernel, 0.0);
+            best = solve(rows, levels, effects, kernel, None);
         }
     }
     best
@@ -269,8 +273,16 @@ fn memory(rows: &[Row], s: &Solution) -> f64 {
     if memory > MEMORY_MIN + 1.5 / n.sqrt() { memory.min(MEMORY_MAX) } else { 0.0 }
 }
 
-/// A robust fit with a kernel.
-fn solve(rows: &[Row], levels: &[f64], effects: usize, kernel: [f64; LAG_MAX + 1], memory: f64) -> Solution {
+/// A robust fit with a kernel: by reweighting from scratch, or, from a solution and with the memory of its residuals, by
+/// clipping them; steps far off then count no longer.
+fn solve(
+    rows: &[Row],
+    levels: &[f64],
+    effects: usize,
+    kernel: [f64; LAG_MAX + 1],
+    from: Option<(&Solution, f64)>,
+) -> Solution {
+    let memory = from.map_or(0.0, |f| f.1);
     let width = effects + 2 * levels.len();
     let sparse = |row: &Row| {
         let mut x: Vec<(usize, f64)> = Vec::with_capacity(2 + row.arms.len() * 2);
@@ -291,13 +303,14 @@ fn solve(rows: &[Row], levels: &[f64], effects: usize, kernel: [f64; LAG_MAX + 1
         x
     };
     let design: Vec<Vec<(usize, f64)>> = rows.iter().map(sparse).collect();
-    let mut levels = levels.to_vec();
-    let mut beta = vec![0.0; width];
-    for p in 0..levels.len() {
-        beta[effects + 2 * p] = 1.0;
+    let mut levels = from.map_or(levels, |f| &f.0.levels).to_vec();
+    let mut beta = from.map_or(vec![0.0; width], |f| f.0.beta.clone());
+    if from.is_none() {
+        (0..levels.len()).for_each(|p| beta[effects + 2 * p] = 1.0);
     }
     let expected = |beta: &[f64], x: &[(usize, f64)]| x.iter().map(|(c, v)| beta[*c] * v).sum::<f64>();
-    let (mut inverse, mut residuals, mut scale) = (Vec::new(), Vec::new(), f64::INFINITY);
+    let (mut inverse, mut residuals) = (Vec::new(), Vec::new());
+    let mut scale = from.map_or(f64::INFINITY, |f| f.0.scale);
     for round in 0..ROUNDS {
         let mut normal = vec![vec![0.0; width]; width];
         let mut right = vec![0.0; width];
@@ -306,14 +319,19 @@ fn solve(rows: &[Row], levels: &[f64], effects: usize, kernel: [f64; LAG_MAX + 1
         let one = |i: usize| {
             let fit = expected(&beta, &design[i]).max(0.3);
             let y = rows[i].time / levels[rows[i].plan];
-            (fit, fit + ((y - fit) / fit).clamp(-limit, limit) * fit)
+            let r = (y - fit) / fit;
+            match from {
+                None => (fit, y, if r.abs() > limit { (limit / r.abs()).sqrt() } else { 1.0 }),
+                Some(_) if r.abs() > FAR * scale => (fit, fit, 1.0),
+                Some(_) => (fit, fit + r.clamp(-limit, limit) * fit, 1.0),
+            }
         };
         for i in 0..rows.len() {
-            let (fit, y) = one(i);
-            let mut x: Vec<(usize, f64)> = design[i].iter().map(|(c, v)| (*c, v / fit)).collect();
-            let mut y = y / fit;
+            let (fit, y, weight) = one(i);
+            let mut x: Vec<(usize, f64)> = design[i].iter().map(|(c, v)| (*c, v * weight / fit)).collect();
+            let mut y = y * weight / fit;
             if memory > 0.0 && i > 0 && rows[i].follows {
-                let (fit, before) = one(i - 1);
+                let (fit, before, _) = one(i - 1);
                 y -= memory * before / fit;
                 for (c, v) in &design[i - 1] {
                     match x.iter_mut().find(|e| e.0 == *c) {
@@ -358,7 +376,7 @@ fn solve(rows: &[Row], levels: &[f64], effects: usize, kernel: [f64; LAG_MAX + 1
             }
         }
     }
-    Solution { kernel, beta, inverse, residuals, scale }
+    Solution { kernel, levels, beta, inverse, residuals, scale }
 }
 
 /// The inverse of a symmetric positive matrix, by Gauss and Jordan.

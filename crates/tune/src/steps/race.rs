@@ -146,6 +146,7 @@ impl StepRace {
         }
         for (arm, rival) in self.rivals.iter_mut().enumerate().skip(1) {
             rival.agreeing = fit.steps(slot, arm);
+            rival.out &= !rival.is_unscreened();
             let effect = fit.over(slot, arm, 0);
             let share = effect.map(|e| e.share);
             rival.error = effect.map_or(rival.error, |e| e.error);

@@ -20,9 +20,9 @@ const DRAWS: u64 = 24;
 /// Plans that are remembered.
 const RECORDS_MAX: usize = 12;
 /// Steps that exploring may cost in all, before any share of the job's steps.
-const BUDGET_STEPS: f64 = 12.0;
+const BUDGET_STEPS: f64 = 10.0;
 /// Share of the job's steps that exploring may cost on top.
-const BUDGET_SHARE: f64 = 0.003;
+const BUDGET_SHARE: f64 = 0.002;
 /// A slot with a smaller share of the communicator's bytes cannot change a step beyond its noise.
 const SHARE_MIN: f64 = 0.04;
 /// Steps between two plans of settled slots.
