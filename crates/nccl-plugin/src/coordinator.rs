@@ -472,9 +472,8 @@ impl EpochCoordinator {
         let of = |(slot, s): (&Slot, &SlotState)| {
             let key = slot.index() as u32;
             let settled = plan.in_use.get(&key).map_or(Arm::AUTO, |i| arm(s, *i));
-            let turn = plan.turn.as_ref().filter(|t| t.0 == key);
-            let runs: Vec<ArmRun> = turn.map_or(Vec::new(), |t| {
-                t.1.iter().map(|(i, calls)| ArmRun { arm: arm(s, *i), calls: *calls }).collect()
+            let runs: Vec<ArmRun> = plan.runs.get(&key).map_or(Vec::new(), |runs| {
+                runs.iter().map(|(i, calls)| ArmRun { arm: arm(s, *i), calls: *calls }).collect()
             });
             (!runs.is_empty() || !settled.is_auto()).then_some(SlotPlan { slot: *slot, runs, settled })
         };

@@ -23,7 +23,7 @@ pub fn check(name: &str) -> Result<(), String> {
 /// arms in blocks of whole steps; any other one decides once per block.
 pub fn build(name: &str, arms: &[Arm], slot: Slot) -> Option<Box<dyn SlotLearner>> {
     if name == default_name() {
-        return Some(Box::new(StepRace::new(arms.len(), 0, slot.index() as u64)));
+        return Some(Box::new(StepRace::new(arms.len())));
     }
     let size_bytes = tune::bucket::middle(slot.bucket);
     let policy = tune::build(name, arms, &PolicyOptions { size_bytes, ..PolicyOptions::default() }).ok()?;

@@ -195,13 +195,12 @@ struct Whole<'a> {
     begun: BTreeMap<u32, u64>,
     last: BTreeMap<u32, (u64, f64)>,
     number: u64,
-    seed: u64,
     now_us: f64,
 }
 
 #[derive(Default)]
 struct Epoch {
-    turn: Option<(u32, Vec<(usize, u32)>)>,
+    runs: BTreeMap<u32, Vec<(usize, u32)>>,
     in_use: BTreeMap<u32, usize>,
 }
 
@@ -215,7 +214,7 @@ impl Whole<'_> {
     fn add_slots(&mut self) {
         for (i, slot) in self.spec.slots.iter().enumerate() {
             if !self.tuner.has_slot(i as u32) {
-                let race = StepRace::new(slot.levels.len() + 1, 0, self.seed.wrapping_mul(31) + i as u64);
+                let race = StepRace::new(slot.levels.len() + 1);
                 self.tuner.add_slot(i as u32, Box::new(race) as Box<dyn SlotLearner>);
             }
         }
@@ -231,7 +230,7 @@ impl Decider for Whole<'_> {
             self.last.clear();
         }
         let settled = self.epoch.in_use.get(&call.slot).copied().unwrap_or(0);
-        let Some((_, runs)) = self.epoch.turn.as_ref().filter(|t| t.0 == call.slot) else {
+        let Some(runs) = self.epoch.runs.get(&call.slot) else {
             self.tuner.on_call(call, self.bytes(call.slot), None, self.now_us as u64);
             return settled;
         };
@@ -260,7 +259,7 @@ impl Decider for Whole<'_> {
         self.now_us = end_us;
         if self.spec.is_told {
             self.tuner.on_step(calls[0].0.number);
-            if let Some((slot, _)) = self.epoch.turn.as_ref().filter(|_| self.next.is_none()) {
+            for slot in self.epoch.runs.keys().filter(|_| self.next.is_none()) {
                 let of_slot: Vec<_> = calls.iter().filter(|c| c.0.slot == *slot).collect();
                 let constant = of_slot.iter().all(|c| c.1 == of_slot[0].1);
                 let last = self.begun.get(slot).copied().unwrap_or(0);
@@ -271,13 +270,13 @@ impl Decider for Whole<'_> {
             }
         }
         self.add_slots();
-        if let Some(CallPlan { turn, in_use, align }) = self.tuner.propose(end_us as u64) {
+        if let Some(CallPlan { runs, in_use, align }) = self.tuner.propose(end_us as u64) {
             let per_step = calls.len() as u64;
             let mut from = self.number + self.spec.lead_steps * per_step;
             if let Some((begin, step)) = align {
                 from = begin + (from - begin).next_multiple_of(step);
             }
-            self.next = Some((from, Epoch { turn, in_use }));
+            self.next = Some((from, Epoch { runs, in_use }));
             self.tuner.committed();
         }
     }
@@ -365,7 +364,6 @@ pub fn train(spec: &LoopSpec, scheme: Scheme, seed: u64) -> LoopOutcome {
                 begun: BTreeMap::new(),
                 last: BTreeMap::new(),
                 number: 0,
-                seed,
                 now_us: 0.0,
             };
             let mut outcome = play(spec, seed, &mut whole);

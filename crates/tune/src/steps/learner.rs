@@ -1,22 +1,53 @@
 //! The learners of one slot, which decide in blocks of whole steps.
 
-use super::race::{Block, LAG_MAX, StepRace};
+use super::fit::{Fit, LAG_MAX};
 use crate::policy::{Context, Policy, Reading};
+
+/// Consecutive steps with one arm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Index of the arm.
+    pub arm: usize,
+    /// Number of steps, at least 1.
+    pub steps: u32,
+}
+
+/// What a learner wants its next plan to contain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// Steps of a block.
+    pub grain: u32,
+    /// Number of blocks.
+    pub blocks: usize,
+    /// Arms that the blocks go through, in random order in every round; the arm in use may be among them.
+    pub cycle: Vec<usize>,
+}
 
 /// Chooses the arm of one slot from the times of whole steps. All steps outside of its plans use the arm in use.
 pub trait SlotLearner: Send {
-    /// The next blocks, the first one long enough for steps before it to pass; `None` if there is nothing to compare.
-    fn plan(&mut self) -> Option<Vec<Block>>;
-    /// What the blocks are expected to cost, in steps.
-    fn expected_cost(&self, blocks: &[Block]) -> f64;
-    /// Takes the times of a plan's steps in order, the steps after its last block included, microseconds.
-    fn learn(&mut self, blocks: &[Block], times_us: &[Option<f64>]);
-    /// The plan was not carried out.
-    fn discard(&mut self, _blocks: &[Block]) {}
+    /// What the next plan should contain; `None` if there is nothing to compare, or if the learner makes its own plans.
+    fn wish(&mut self) -> Option<Wish> {
+        None
+    }
+    /// Takes the fit of the plans since [`begins`](Self::begins) was last true.
+    /// `blocks` are the newest of them.
+    fn learn(&mut self, _slot: u32, _fit: &Fit, _blocks: &[Block]) {}
+    /// True once if earlier plans count no longer.
+    fn begins(&mut self) -> bool {
+        false
+    }
+    /// Expected excess of an arm over the arm in use, as a share of the step; `share` is the slot's share of the bytes.
+    fn expected(&self, _arm: usize, _share: f64) -> f64 {
+        0.0
+    }
+    /// The next blocks of a learner that makes its own plans: only its slot is in them.
+    fn own_plan(&mut self) -> Option<Vec<Block>> {
+        None
+    }
+    /// Takes the times of an own plan's steps in order, microseconds; `None` throughout if it was not carried out.
+    fn learn_own(&mut self, _blocks: &[Block], _times_us: &[Option<f64>]) {}
     /// Further plans are only worth their steps now and then.
     fn is_settled(&self) -> bool;
-    /// What its plans have cost so far, in steps.
-    fn spent_steps(&self) -> f64;
     /// The arm in use.
     fn in_use(&self) -> usize;
     /// Why that arm is in use, in one line.
@@ -28,44 +59,6 @@ pub trait SlotLearner: Send {
     /// The gain over AUTO, as a share of AUTO's step, and its standard error, from steps after the choice.
     fn fresh_gain(&self) -> Option<(f64, f64)> {
         None
-    }
-}
-
-impl SlotLearner for StepRace {
-    fn plan(&mut self) -> Option<Vec<Block>> {
-        StepRace::plan(self)
-    }
-
-    fn expected_cost(&self, blocks: &[Block]) -> f64 {
-        StepRace::expected_cost(self, blocks)
-    }
-
-    fn learn(&mut self, blocks: &[Block], times_us: &[Option<f64>]) {
-        StepRace::learn(self, blocks, times_us);
-    }
-
-    fn is_settled(&self) -> bool {
-        StepRace::is_settled(self)
-    }
-
-    fn spent_steps(&self) -> f64 {
-        StepRace::spent_steps(self)
-    }
-
-    fn in_use(&self) -> usize {
-        StepRace::in_use(self)
-    }
-
-    fn because(&self) -> String {
-        StepRace::because(self).to_owned()
-    }
-
-    fn is_fresh(&self) -> bool {
-        StepRace::is_fresh(self)
-    }
-
-    fn fresh_gain(&self) -> Option<(f64, f64)> {
-        StepRace::fresh_gain(self)
     }
 }
 
@@ -86,23 +79,10 @@ impl ByPolicy {
     pub fn new(policy: Box<dyn Policy>) -> Self {
         ByPolicy { policy, decided: 0 }
     }
-
-    fn answer(&mut self, blocks: &[Block], time: impl Fn(usize) -> Option<f64>) {
-        let mut end = 0;
-        let first = self.decided - (blocks.iter().map(|b| b.steps).sum::<u32>() / DECISION_STEPS) as u64;
-        let mut call = first;
-        for b in blocks {
-            for _ in 0..b.steps / DECISION_STEPS {
-                end += DECISION_STEPS as usize;
-                self.policy.learn(Reading { call, arm: b.arm, time_us: time(end - 1), channels: None });
-                call += 1;
-            }
-        }
-    }
 }
 
 impl SlotLearner for ByPolicy {
-    fn plan(&mut self) -> Option<Vec<Block>> {
+    fn own_plan(&mut self) -> Option<Vec<Block>> {
         let mut blocks: Vec<Block> = Vec::new();
         for _ in 0..DECISIONS {
             let arm = self.policy.decide(Context::default()).arm;
@@ -115,24 +95,22 @@ impl SlotLearner for ByPolicy {
         Some(blocks)
     }
 
-    fn expected_cost(&self, _: &[Block]) -> f64 {
-        0.0 // the policy has its own budget
-    }
-
-    fn learn(&mut self, blocks: &[Block], times_us: &[Option<f64>]) {
-        self.answer(blocks, |step| times_us.get(step).copied().flatten());
-    }
-
-    fn discard(&mut self, blocks: &[Block]) {
-        self.answer(blocks, |_| None);
+    fn learn_own(&mut self, blocks: &[Block], times_us: &[Option<f64>]) {
+        let decisions = blocks.iter().map(|b| b.steps / DECISION_STEPS).sum::<u32>();
+        let mut call = self.decided.saturating_sub(decisions.into());
+        let mut end = 0;
+        for b in blocks {
+            for _ in 0..b.steps / DECISION_STEPS {
+                end += DECISION_STEPS as usize;
+                let time_us = times_us.get(end - 1).copied().flatten();
+                self.policy.learn(Reading { call, arm: b.arm, time_us, channels: None });
+                call += 1;
+            }
+        }
     }
 
     fn is_settled(&self) -> bool {
         false
-    }
-
-    fn spent_steps(&self) -> f64 {
-        0.0
     }
 
     fn in_use(&self) -> usize {

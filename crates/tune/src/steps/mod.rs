@@ -1,19 +1,21 @@
-//! Learning from whole steps of a training loop: one slot at a time, an arm for whole steps.
+//! Learning from whole steps of a training loop: an arm holds for whole steps.
 //!
 //! A step contains many calls, and its time is the sum of all of them. So an arm holds for all calls of a slot in a step,
-//! and changes where a step begins ([`Cadence`]). Only one slot runs other arms than its own at a time, so that a step's
-//! time says which slot it was. What all slots together may cost is bounded per step of the job ([`Turns`]).
-//! [`StepRace`] compares the arms of the slot whose turn it is. [`LoopTuner`] joins the three.
+//! and changes where a step begins ([`Cadence`]). Several slots change their arms in the same steps, in random orders
+//! that do not depend on each other; [`Fit`] separates their effects. What all slots together may cost is bounded per step
+//! of the job ([`Turns`]). [`StepRace`] compares the arms of one slot. [`LoopTuner`] joins them.
 
 mod cadence;
+mod fit;
 mod learner;
 mod race;
 mod turns;
 
 pub use cadence::{Cadence, CadenceFinder, Rhythm, SeenCall, SlotCadence};
-pub use learner::{ByPolicy, SlotLearner};
-pub use race::{BLOCKS_MAX, Block, GATE, LAG_MAX, StepRace};
-pub use turns::Turns;
+pub use fit::{Effect, Fit, LAG_MAX, Record};
+pub use learner::{Block, ByPolicy, SlotLearner, Wish};
+pub use race::{GATE, StepRace};
+pub use turns::{BLOCKS_MAX, Plan, Turns};
 
 use std::collections::BTreeMap;
 
@@ -31,8 +33,8 @@ pub enum StepSource {
 /// A plan in numbers of calls, to be agreed on by the ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPlan {
-    /// The slot whose arms are compared, and its arms with their numbers of calls, in order. `None`: nothing is compared.
-    pub turn: Option<(u32, Vec<(usize, u32)>)>,
+    /// By slot whose arms are compared: its arms with their numbers of calls, in order.
+    pub runs: BTreeMap<u32, Vec<(usize, u32)>>,
     /// The arms in use by slot, AUTO left out.
     pub in_use: BTreeMap<u32, usize>,
     /// A call with which a step begins, and the calls of a step: the plan must begin with a step.
@@ -50,7 +52,8 @@ pub struct WholeStep {
     pub time_us: f64,
     /// Calls of the slot in it.
     pub calls: u64,
-    /// The arm was the same in the steps before, as far as the host may run ahead: the time is the arm's.
+    /// The arm was the same in the steps before, as far as the host may run ahead, and no other slot tried an arm in
+    /// them: the time is the arm's.
     pub is_steady: bool,
     /// The plan confirms a choice that was made before.
     pub is_fresh: bool,
@@ -59,32 +62,46 @@ pub struct WholeStep {
 /// The plan that the ranks agreed on.
 #[derive(Debug, Clone)]
 struct Running {
-    slot: u32,
-    blocks: Vec<Block>,
+    plan: Plan,
+    /// The slot whose times judge all slots: the one that is called most often in a step.
+    clock: u32,
     steps: usize,
+    times: BTreeMap<u32, SlotTimes>,
+    /// When the last call of the plan's steps was.
+    finished_us: Option<u64>,
+    spoilt: bool,
+}
+
+/// The times of a slot in the plan.
+#[derive(Debug, Clone)]
+struct SlotTimes {
     calls_per_step: u64,
     times_per_step: u64,
     /// By step: the sum of its times so far, and their number. A time that will not come counts as infinite.
     sums: Vec<(f64, u64)>,
-    /// Calls of the slot that this rank has made in it, and when the plan's last one was.
+    /// Calls of the slot that this rank has made in the plan.
     made: u64,
-    finished_us: Option<u64>,
-    spoilt: bool,
     is_fresh: bool,
 }
 
 impl Running {
-    /// The arm of a step, and whether it was the same in the steps before it.
-    fn arm_of(&self, step: usize) -> Option<(usize, bool)> {
-        let mut end = 0;
-        for b in &self.blocks {
-            let begin = end;
-            end += b.steps as usize;
-            if step < end {
-                return Some((b.arm, step >= begin + LAG_MAX));
-            }
-        }
-        None
+    /// The arm of a slot in a step; true if it was the same `lag` steps before and no other slot tried an arm since.
+    fn arm_of(&self, slot: u32, step: usize, lag: usize) -> Option<(usize, bool)> {
+        let arm_at = |blocks: &[Block], step: usize| {
+            let mut end = 0;
+            let within = |b: &&Block| {
+                end += b.steps as usize;
+                step < end
+            };
+            blocks.iter().find(within).map(|b| b.arm)
+        };
+        let arm = arm_at(self.plan.get(&slot)?, step)?;
+        let from = step.checked_sub(lag);
+        let is_alone = |(other, blocks): (&u32, &Vec<Block>)| {
+            let own = if *other == slot { Some(arm) } else { blocks.first().map(|b| b.arm) };
+            from.is_some_and(|from| (from..=step).all(|t| arm_at(blocks, t) == own))
+        };
+        Some((arm, self.plan.iter().all(is_alone)))
     }
 }
 
@@ -116,7 +133,7 @@ pub struct LoopTuner {
 impl LoopTuner {
     /// `by_call`: times belong to single calls, such as GPU times. Then a step is a call.
     pub fn new(by_call: bool) -> Self {
-        let turns = Turns::new(if by_call { BUDGET_OF_CALLS } else { 1.0 });
+        let turns = Turns::new(if by_call { BUDGET_OF_CALLS } else { 1.0 }, by_call);
         LoopTuner { by_call, turns, ..LoopTuner::default() }
     }
 
@@ -127,10 +144,10 @@ impl LoopTuner {
         if !self.by_call {
             self.finder.call(call);
         }
-        let Some(running) = self.running.as_mut().filter(|r| r.slot == call.slot) else { return };
-        let Some(k) = k else { return };
-        running.made = running.made.max(k + 1);
-        if running.made > running.steps as u64 * running.calls_per_step {
+        let Some(running) = self.running.as_mut() else { return };
+        let (Some(times), Some(k)) = (running.times.get_mut(&call.slot), k) else { return };
+        times.made = times.made.max(k + 1);
+        if call.slot == running.clock && times.made > running.steps as u64 * times.calls_per_step {
             running.finished_us.get_or_insert(now_us);
         }
     }
@@ -151,7 +168,7 @@ impl LoopTuner {
     pub fn remove_slot(&mut self, slot: u32) {
         self.turns.remove(slot);
         for plan in [&mut self.running, &mut self.proposed] {
-            plan.take_if(|r| r.slot == slot);
+            plan.take_if(|r| r.plan.contains_key(&slot));
         }
     }
 
@@ -172,23 +189,26 @@ impl LoopTuner {
 
     /// A time of all ranks, or none, of the slot's call `k` in the plan in force. Returns the step that it completes.
     pub fn on_time(&mut self, slot: u32, k: u64, source: StepSource, time_us: Option<f64>) -> Option<WholeStep> {
-        let r = self.running.as_mut().filter(|r| r.slot == slot)?;
-        let step = (k / r.calls_per_step) as usize;
-        let (sum, count) = r.sums.get_mut(step)?;
+        let lag = self.turns.lag();
+        let r = self.running.as_mut()?;
+        let times = r.times.get_mut(&slot)?;
+        let calls = times.calls_per_step;
+        let step = (k / calls) as usize;
+        let (sum, count) = times.sums.get_mut(step)?;
         let expected = match source {
-            StepSource::Steps if !k.is_multiple_of(r.calls_per_step) => {
+            StepSource::Steps if !k.is_multiple_of(calls) => {
                 r.spoilt = true; // the steps have moved against the plan
                 return None;
             }
             StepSource::Steps => 1,
-            StepSource::Groups | StepSource::Calls => r.times_per_step,
+            StepSource::Groups | StepSource::Calls => times.times_per_step,
         };
-        r.times_per_step = expected;
+        times.times_per_step = expected;
         *sum += time_us.unwrap_or(f64::INFINITY);
         *count += 1;
-        let (time_us, is_whole) = (*sum, *count == expected && sum.is_finite());
-        let (arm, is_steady) = r.arm_of(step).filter(|_| is_whole)?;
-        Some(WholeStep { slot, arm, time_us, calls: r.calls_per_step, is_steady, is_fresh: r.is_fresh })
+        let (time_us, is_whole, is_fresh) = (*sum, *count == expected && sum.is_finite(), times.is_fresh);
+        let (arm, is_steady) = r.arm_of(slot, step, lag).filter(|_| is_whole)?;
+        Some(WholeStep { slot, arm, time_us, calls, is_steady, is_fresh })
     }
 
     /// The next plan, if one is due.
@@ -199,41 +219,36 @@ impl LoopTuner {
             return None;
         }
         let steps = self.calls / self.cadence.as_ref().map_or(1, |c| c.calls.max(1));
-        let unit = |c: &Cadence, slot| c.slots.get(&slot).copied().unwrap_or_default();
-        let planned = match (&self.cadence, self.by_call) {
-            _ if self.never.is_some() => None,
-            (None, false) => None,
-            (Some(c), false) => {
-                let in_loop = |slot: u32| unit(c, slot).calls > 0;
-                self.turns.plan(steps, in_loop).map(|(slot, b)| (slot, b, unit(c, slot)))
-            }
-            (_, true) => self.turns.plan(steps, |_| true).map(|(s, b)| (s, b, SlotCadence { calls: 1, groups: 1 })),
+        let by_call = self.by_call;
+        let unit = |slot| match &self.cadence {
+            _ if by_call => SlotCadence { calls: 1, groups: 1 },
+            Some(c) => c.slots.get(&slot).copied().unwrap_or_default(),
+            None => SlotCadence::default(),
         };
+        let plan = if self.never.is_some() { None } else { self.turns.plan(steps, |slot| unit(slot).calls > 0) };
         let in_use = self.turns.in_use();
-        if planned.is_none() && in_use == self.agreed {
+        if plan.is_none() && in_use == self.agreed {
             return None;
         }
-        let turn = planned.map(|(slot, blocks, of_step)| {
-            let is_fresh = self.turns.is_fresh(slot);
-            let steps = blocks.iter().map(|b| b.steps as usize).sum();
-            let runs = blocks.iter().map(|b| (b.arm, b.steps * of_step.calls as u32)).collect();
-            self.proposed = Some(Running {
-                slot,
-                blocks,
-                steps,
-                calls_per_step: of_step.calls,
-                times_per_step: of_step.groups,
-                sums: vec![(0.0, 0); steps],
-                made: 0,
-                finished_us: None,
-                spoilt: false,
-                is_fresh,
+        let of_slot = |(slot, blocks): (&u32, &Vec<Block>)| {
+            let calls = unit(*slot).calls as u32;
+            (*slot, blocks.iter().map(|b| (b.arm, b.steps * calls)).collect())
+        };
+        let runs = plan.iter().flatten().map(of_slot).collect();
+        self.proposed = plan.and_then(|plan| {
+            let clock = plan.keys().copied().max_by_key(|s| (unit(*s).groups, std::cmp::Reverse(*s)))?;
+            let steps = plan.get(&clock)?.iter().map(|b| b.steps as usize).sum();
+            let times = plan.keys().map(|slot| {
+                let SlotCadence { calls, groups } = unit(*slot);
+                let (sums, is_fresh) = (vec![(0.0, 0); steps], self.turns.is_fresh(*slot));
+                (*slot, SlotTimes { calls_per_step: calls, times_per_step: groups, sums, made: 0, is_fresh })
             });
-            (slot, runs)
+            let times = times.collect();
+            Some(Running { plan, clock, steps, times, finished_us: None, spoilt: false })
         });
         self.asked.clone_from(&in_use);
         let align = self.cadence.as_ref().map(|c| (c.begin, c.calls));
-        Some(CallPlan { turn, in_use, align })
+        Some(CallPlan { runs, in_use, align })
     }
 
     /// The ranks agreed on the proposal.
@@ -245,14 +260,14 @@ impl LoopTuner {
     /// They did not.
     pub fn voided(&mut self) {
         if let Some(p) = self.proposed.take() {
-            self.turns.discard(p.slot, &p.blocks);
+            self.turns.discard(&p.plan);
         }
     }
 
     /// The plan in force has lapsed: all calls use AUTO until another one is agreed on.
     pub fn lapsed(&mut self) {
         if let Some(r) = self.running.take() {
-            self.turns.discard(r.slot, &r.blocks);
+            self.turns.discard(&r.plan);
         }
         self.agreed.clear();
     }
@@ -278,7 +293,7 @@ impl LoopTuner {
                 if self.cadence.is_some() && !same {
                     // Times of other steps cannot be compared with the new ones.
                     if let Some(r) = self.running.take() {
-                        self.turns.discard(r.slot, &r.blocks);
+                        self.turns.discard(&r.plan);
                     }
                     self.turns.restart();
                 }
@@ -294,19 +309,20 @@ impl LoopTuner {
     fn finish(&mut self, now_us: u64) {
         let Some(r) = &self.running else { return };
         let Some(at) = r.finished_us else { return };
-        let is_complete = r.sums.iter().all(|s| s.1 >= r.times_per_step);
+        let Some(clock) = r.times.get(&r.clock) else { return };
+        let is_complete = clock.sums.iter().all(|s| s.1 >= clock.times_per_step);
         if !is_complete && now_us < at + TIMES_WAIT_US {
             return;
         }
-        let Some(r) = self.running.take() else { return };
-        let whole = |s: &(f64, u64)| (s.1 == r.times_per_step && s.0.is_finite() && s.0 > 0.0).then_some(s.0);
-        let times: Vec<Option<f64>> = r.sums.iter().map(whole).collect();
+        let whole = |s: &(f64, u64)| (s.1 == clock.times_per_step && s.0.is_finite() && s.0 > 0.0).then_some(s.0);
+        let times: Vec<Option<f64>> = clock.sums.iter().map(whole).collect();
+        let calls = clock.calls_per_step;
         let missing = times.iter().filter(|t| t.is_none()).count();
+        let Some(r) = self.running.take() else { return };
         if r.spoilt || 2 * missing > times.len() {
-            self.turns.discard(r.slot, &r.blocks);
+            self.turns.discard(&r.plan);
             self.spoilt += 1;
             if self.spoilt >= SPOILT_MAX {
-                let calls = r.calls_per_step;
                 let why =
                     if r.spoilt { "the number of calls per step varies" } else { "too few times of whole steps came" };
                 self.never = Some(format!("cannot learn: {calls} calls per step, but {why}"));
@@ -314,7 +330,7 @@ impl LoopTuner {
             return;
         }
         self.spoilt = 0;
-        self.turns.learn(r.slot, &r.blocks, &times, self.calls / self.cadence.as_ref().map_or(1, |c| c.calls.max(1)));
+        self.turns.learn(&r.plan, &times, self.calls / self.cadence.as_ref().map_or(1, |c| c.calls.max(1)));
     }
 
     /// By slot: the arm in use and the reason.
