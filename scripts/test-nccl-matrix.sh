@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the NCCL bench on the newest patch of every minor release from 2.21 to 2.32: every check of crates/nccl-bench/tests/versions.rs
-# for each, then a table. Wheels come from the configured package index (some 4 GB the first time); about 3 minutes on two cores after that.
+# for each, those of tests/bytes.rs on the releases on which bytes move, then a table. Wheels come from the configured package index (some 4 GB the first time); about 3 minutes on two cores after that.
 #
 #   scripts/test-nccl-matrix.sh [VERSION...]        default: 2.21 to 2.32
 set -euo pipefail
@@ -30,13 +30,13 @@ for minor in "${minors[@]}"; do
   esac
 done
 
-cargo test --locked -p nccl-bench --test versions --no-run
+cargo test --locked -p nccl-bench --test versions --test bytes --no-run
 cargo build --locked -p nccl-bench --example matrix
 
 passed=0 failed=0 skipped=0
 for version in "${versions[@]}"; do
   begin=$SECONDS
-  log=$(LINKWISE_NCCL_VERSIONS=$version cargo test --locked -q -p nccl-bench --test versions --no-fail-fast -- --show-output 2>&1 </dev/null) && rc=0 || rc=$?
+  log=$(LINKWISE_NCCL_VERSIONS=$version cargo test --locked -q -p nccl-bench --test versions --test bytes --no-fail-fast -- --show-output 2>&1 </dev/null) && rc=0 || rc=$?
   if printf '%s' "$log" | grep -q '^SKIP '; then
     skipped=$((skipped + 1))
     printf 'NCCL %-8s skipped: %s\n' "$version" "$(printf '%s' "$log" | sed -n 's/^SKIP [^:]*: //p' | head -n 1)"

@@ -71,15 +71,16 @@ __asm__(".text\n"
         ".set i, 0\n.rept 1024\n.p2align 4\nmov $i, %edi\njmp emu_report\n.set i, i+1\n.endr\n"); // STUBS_MAX of 16 bytes each
 
 static void write_jump(char *at, const void *to) {
-  uintptr_t page = (uintptr_t)at & ~(uintptr_t)(PAGE - 1);
-  if (mprotect((void *)page, 2 * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC)) {
+  uintptr_t page = (uintptr_t)at & ~(uintptr_t)(PAGE - 1), end = (uintptr_t)at + JUMP_BYTES;
+  size_t bytes = end > page + PAGE ? 2 * PAGE : PAGE;
+  if (mprotect((void *)page, bytes, PROT_READ | PROT_WRITE | PROT_EXEC)) {
     emu_log(0, "cannot make the library's code writable: %s", strerror(errno));
     _exit(70);
   }
   at[0] = 0x49; at[1] = (char)0xbb;                       // movabs $to, %r11
   memcpy(at + 2, &to, sizeof to);
   at[10] = 0x41; at[11] = (char)0xff; at[12] = (char)0xe3; // jmp *%r11
-  mprotect((void *)page, 2 * PAGE, PROT_READ | PROT_EXEC);
+  mprotect((void *)page, bytes, PROT_READ | PROT_EXEC);
 }
 
 // For the runner, and for plugins under test: the function that NCCL gets by a name; NULL if there is none.

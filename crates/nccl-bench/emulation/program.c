@@ -2,6 +2,7 @@
 // What a whole program needs beyond NCCL (LINKWISE_EMU_PROGRAM=1): its place on a simulated host, the registration of its own kernels, and runtime and
 // driver functions that PyTorch calls. The program's own kernels are not played: they are skipped and counted, or end the program, by name.
 #include "emu.h"
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -59,6 +60,16 @@ static void emu___cudaRegisterFunction(void **handle, const void *at, char *devi
 static void **emu___cudaRegisterFatBinary(void *image) { (void)image; static void *handle; return &handle; }
 static void emu_nothing(void) {}
 
+// A kernel that was not registered: its symbol, or its file and offset, which are the same in every process.
+static void name_by_place(char *out, const void *f) {
+  Dl_info d;
+  if (!dladdr(f, &d)) snprintf(out, NAME_BYTES, "without a name");
+  else if (d.dli_sname) snprintf(out, NAME_BYTES, "%s", d.dli_sname);
+  else {
+    const char *file = d.dli_fname ? strrchr(d.dli_fname, '/') : NULL;
+    snprintf(out, NAME_BYTES, "%s+0x%zx", file ? file + 1 : "program", (size_t)((const char *)f - (const char *)d.dli_fbase));
+  }
+}
 static status skip(const void *f) {
   pthread_mutex_lock(&lock);
   int i = 0;
@@ -69,7 +80,7 @@ static status skip(const void *f) {
       if (registered[k].at == f) name = registered[k].name;
     counted[i].at = f;
     if (name) snprintf(counted[i].name, NAME_BYTES, "%s", name);
-    else snprintf(counted[i].name, NAME_BYTES, "kernel at %p", f);
+    else name_by_place(counted[i].name, f);
     counted_count++;
   }
   if (i < COUNTED_MAX) counted[i].launches++;

@@ -11,7 +11,7 @@
 
 typedef struct { char bytes[128]; } unique_id;
 struct dim3 { unsigned x, y, z; };
-#define MISSING(NAME, ...) __attribute__((noinline, noclone)) int NAME(__VA_ARGS__) { fprintf(stderr, "%s: no CUDA driver\n", __func__); exit(3); }
+#define MISSING(NAME, ...) __attribute__((noipa)) int NAME(__VA_ARGS__) { fprintf(stderr, "%s: no CUDA driver\n", __func__); exit(3); }
 MISSING(cudaSetDevice, int device)
 MISSING(cudaGetDeviceCount, int *count)
 MISSING(cudaMalloc, void **p, size_t bytes)
@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
   if (argc != 3) return 2;
   int rank = atoi(getenv("RANK")), ranks = atoi(getenv("WORLD_SIZE")), count = 0;
   void *nccl = dlopen(argv[1], RTLD_NOW), *comm, *stream, *from, *to;
-  if (!nccl) return 5;
+  if (!nccl) { fprintf(stderr, "%s\n", dlerror()); return 5; }
   unique_id id;
   char part[4096];
   snprintf(part, sizeof part, "%s.part", argv[2]);
