@@ -84,7 +84,7 @@ fn an_unchanged_program_reduces_on_simulated_hosts_and_its_own_kernels_are_count
     let (outputs, skipped) = start(&spec, &bench, &program, &library, folder.path(), 4);
     for (rank, out) in outputs.iter().enumerate() {
         let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "rank {rank}: {said}");
+        assert!(out.status.success(), "rank {rank}, {}: {said}", out.status);
         assert!(said.contains(&format!("rank {rank} local {} of 2 host linkwise-", rank % 2)), "{said}");
         assert!(said.contains(&format!("-{} gpus 2 right", rank / 2)), "{said}");
     }
