@@ -63,9 +63,7 @@ impl Worker {
             let why = doubt.told_at.is_none().then(|| doubt.why.clone());
             doubt.told_at = Some(Instant::now());
             if let Some(why) = why {
-                crate::abi::log::warn(&format!(
-                    "communicator {id:016x} returns to AUTO for the rest of the job: {why}"
-                ));
+                self.files.warn(format!("communicator {id:016x} returns to AUTO for the rest of the job: {why}"));
                 self.trace_stays_auto(id, &why);
             }
             if let Some((roster, position)) = roster {
