@@ -103,6 +103,7 @@ struct entry { const char *name; void *function; };
 extern const struct entry runtime_entries[], memory_entries[], stream_entries[], graph_entries[], device_entries[];
 extern const struct entry driver_entries[], vmm_entries[], program_entries[];
 // The symbol at an address of the library, for messages; NULL if it is not a kernel.
+const void *skipped_library_call(const char *name); // a function that counts the name and returns 0; NULL if there are too many
 const char *kernel_name(const void *function);
 int called_by_nccl(const void *return_address);
 #define ENTRY(name) {#name, (void *)emu_##name}
