@@ -31,7 +31,7 @@ __attribute__((constructor(101))) static void take_place(void) {
   long hosts = 0, gpus = 0, rank = variable(rank_names), ranks = variable(size_names);
   if (!hosts_text || rank < 0) return; // a launcher, or a shell
   if (sscanf(hosts_text, "%ldx%ld", &hosts, &gpus) != 2 || hosts < 1 || gpus < 1 || rank >= hosts * gpus || (ranks >= 0 && ranks != hosts * gpus)) {
-    emu_log(0, "not played: rank %ld of %ld on hosts %s; start as many ranks as the hosts have GPUs", rank, ranks, hosts_text);
+    fprintf(stderr, "linkwise-emulation: not played: rank %ld of %ld on hosts %s; start as many ranks as the hosts have GPUs\n", rank, ranks, hosts_text);
     _exit(68);
   }
   char id[128];

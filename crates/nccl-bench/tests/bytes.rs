@@ -350,8 +350,9 @@ fn a_damaged_layout_ends_with_an_error_and_never_with_a_signal() {
             _ => {
                 let mut words: Vec<String> = lines[at].split(' ').map(str::to_string).collect();
                 let value: u64 = words[2].parse().unwrap();
-                words[2] = if next(&mut state) % 2 == 0 { (value + 64) % 1024 } else { next(&mut state) % 100_000 }
-                    .to_string();
+                words[2] =
+                    if next(&mut state).is_multiple_of(2) { (value + 64) % 1024 } else { next(&mut state) % 100_000 }
+                        .to_string();
                 lines[at] = words.join(" ");
             }
         }
