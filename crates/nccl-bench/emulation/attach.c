@@ -27,7 +27,8 @@ enum { JUMP_BYTES = 13, STUBS_MAX = 1024 };
 
 extern const struct entry stream_driver_entries[];
 // The files whose CUDA runtime functions get jumps: NCCL, and with LINKWISE_EMU_PROGRAM=1 a shared runtime and the program itself.
-enum object { NCCL_LIBRARY, SHARED_RUNTIME, PROGRAM };
+// cuBLAS does nothing: its calls are kernels of the program.
+enum object { NCCL_LIBRARY, SHARED_RUNTIME, PROGRAM, CUBLAS };
 static const struct entry *const program_tables[] = {program_entries, NULL};
 static const struct entry *const runtime_tables[] = {device_entries, memory_entries, stream_entries, graph_entries, NULL};
 static const struct entry *const driver_tables[] = {driver_entries, vmm_entries, stream_driver_entries, NULL};
@@ -98,9 +99,10 @@ static status no_proxy(void *comm, void *operation, unsigned char *needed) {
 }
 
 static const void *target(const char *name, enum object o) {
+  if (o == CUBLAS) return !strncmp(name, "cublas", 6) && name[6] >= 'A' && name[6] <= 'Z' ? skipped_library_call(name) : NULL;
   const void *of_program = o == NCCL_LIBRARY ? NULL : look_up(program_tables, name);
   if (of_program) return of_program;
-  if (!config()->play && !strncmp(name, "_Z15ncclProxySaveOpP8ncclComm", 29) && !strchr(name, '.')) return (void *)no_proxy;
+  if (!play_mode() && !strncmp(name, "_Z15ncclProxySaveOpP8ncclComm", 29) && !strchr(name, '.')) return (void *)no_proxy;
   if (strncmp(name, "cuda", 4) || name[4] < 'A' || name[4] > 'Z') return NULL;
   if (!strcmp(name, "cudaRuntimeGetVersion")) return NULL; // a constant
   void *emulated = runtime_function(name);
@@ -147,7 +149,7 @@ static void report_absent_nvml(const struct file *f, const Elf64_Shdr *section) 
 
 static int attach(const char *path, uintptr_t base, enum object o) {
   struct stat st;
-  const unsigned wanted = o == SHARED_RUNTIME ? SHT_DYNSYM : SHT_SYMTAB; // a shared runtime is stripped, but exports its functions
+  const unsigned wanted = o == SHARED_RUNTIME || o == CUBLAS ? SHT_DYNSYM : SHT_SYMTAB; // a shared runtime is stripped, but exports its functions
   int fd = open(path, O_RDONLY | O_CLOEXEC), written = 0;
   if (fd < 0 || fstat(fd, &st)) return -1;
   struct file f = {mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0), (size_t)st.st_size};
@@ -164,7 +166,7 @@ static int attach(const char *path, uintptr_t base, enum object o) {
     const Elf64_Sym *symbols = (const void *)(f.bytes + sections[i].sh_offset);
     for (size_t k = 0; k < sections[i].sh_size / sizeof *symbols; k++) {
       const Elf64_Sym *s = &symbols[k];
-      if (o == NCCL_LIBRARY && config()->play && s->st_shndx && s->st_name < names->sh_size) note_symbol(f.bytes + names->sh_offset + s->st_name, (char *)base + s->st_value, s->st_size);
+      if (o == NCCL_LIBRARY && play_mode() && s->st_shndx && s->st_name < names->sh_size) note_symbol(f.bytes + names->sh_offset + s->st_name, (char *)base + s->st_value, s->st_size);
       if (ELF64_ST_TYPE(s->st_info) != STT_FUNC || !s->st_shndx || s->st_size < JUMP_BYTES || s->st_name >= names->sh_size) continue;
       const void *to = target(f.bytes + names->sh_offset + s->st_name, o);
       if (!to) continue;
@@ -196,13 +198,14 @@ static int visit(struct dl_phdr_info *info, size_t size, void *unused) {
   (void)size; (void)unused;
   const char *name = info->dlpi_name ? info->dlpi_name : "";
   int nccl = strstr(name, "libnccl.so") != NULL, runtime = strstr(name, "libcudart.so") != NULL, program = !*name && !attached_count;
-  if ((nccl && nccl_attached) || (!nccl && !(config()->program && (runtime || program)))) return 0;
+  int cublas = strstr(name, "libcublas.so") || strstr(name, "libcublasLt.so");
+  if ((nccl && nccl_attached) || (!nccl && !(serves_program() && (runtime || program || cublas)))) return 0;
   for (int i = 0; i < attached_count; i++)
     if (attached[i] == info->dlpi_addr) return 0;
   if (attached_count == OBJECTS_MAX) return 0;
   attached[attached_count++] = info->dlpi_addr;
   if (nccl) attach_nccl(info);
-  else attach(program ? "/proc/self/exe" : name, info->dlpi_addr, program ? PROGRAM : SHARED_RUNTIME);
+  else attach(program ? "/proc/self/exe" : name, info->dlpi_addr, program ? PROGRAM : cublas ? CUBLAS : SHARED_RUNTIME);
   return 0;
 }
 __attribute__((constructor)) static void attach_if_linked(void) { dl_iterate_phdr(visit, NULL); }
@@ -217,7 +220,7 @@ PUBLIC void *dlopen(const char *name, int flags) {
     return real(self.dli_fname, RTLD_NOW);
   }
   void *handle = real(name, flags);
-  if (handle && (!nccl_attached || config()->program)) dl_iterate_phdr(visit, NULL);
+  if (handle && (!nccl_attached || serves_program())) dl_iterate_phdr(visit, NULL);
   return handle;
 }
 

@@ -42,6 +42,14 @@ static void read_visible(const char *s) {
   }
 }
 
+// Needed when a library is loaded, before the program may have set CUDA_VISIBLE_DEVICES; the rest is read at its first CUDA call.
+enum play_mode play_mode(void) {
+  const char *play = getenv("LINKWISE_EMU_PLAY");
+  if (!play) return PLAY_OFF;
+  return !strcmp(play, "bytes") ? PLAY_BYTES : !strcmp(play, "nothing") ? PLAY_NOTHING : !strcmp(play, "wrong-parts") ? PLAY_WRONG_PARTS : PLAY_OFF;
+}
+int serves_program(void) { return number("LINKWISE_EMU_PROGRAM", 0) != 0; }
+
 static void read_config(void) {
   read_bus_ids(getenv("LINKWISE_EMU_BUS_IDS"));
   read_visible(getenv("CUDA_VISIBLE_DEVICES"));
@@ -53,10 +61,7 @@ static void read_config(void) {
   cfg.peer_to_peer = number("LINKWISE_EMU_PEER_TO_PEER", 1) != 0;
   cfg.fabric_clique = (int)number("LINKWISE_EMU_FABRIC_CLIQUE", -1);
   cfg.fabric_domain = (unsigned)number("LINKWISE_EMU_FABRIC_DOMAIN", 0);
-  cfg.log_level = (int)number("LINKWISE_EMU_LOG", 0);
-  const char *play = getenv("LINKWISE_EMU_PLAY");
-  cfg.play = !play ? PLAY_OFF : !strcmp(play, "bytes") ? PLAY_BYTES : !strcmp(play, "nothing") ? PLAY_NOTHING : !strcmp(play, "wrong-parts") ? PLAY_WRONG_PARTS : PLAY_OFF;
-  cfg.program = number("LINKWISE_EMU_PROGRAM", 0) != 0;
+  cfg.play = play_mode();
   cfg.refuse_kernels = number("LINKWISE_EMU_REFUSE_KERNELS", 0) != 0;
   cfg.stall_s = (double)number("LINKWISE_EMU_STALL_S", 30);
 }
@@ -76,7 +81,9 @@ static void line(const char *format, va_list args) {
 }
 
 void emu_log(int level, const char *format, ...) {
-  if (config()->log_level < level) return;
+  static atomic_int most = -1; // read apart from the rest, which the program may still change
+  if (atomic_load(&most) < 0) atomic_store(&most, (int)number("LINKWISE_EMU_LOG", 0));
+  if (atomic_load(&most) < level) return;
   va_list args;
   va_start(args, format);
   line(format, args);

@@ -40,13 +40,14 @@ struct config {
   int multicast, peer_to_peer;            // booleans
   int fabric_clique;                      // -1: no NVLink domain across hosts
   unsigned fabric_domain;
-  int log_level;                          // 0: functions that are not emulated; 1: also launches; 2: also other calls
   enum play_mode play;
-  int program;                            // boolean: the emulation serves a whole program, not only NCCL
   int refuse_kernels;                     // boolean: kernels of the program end it; otherwise they are skipped and counted
   double stall_s;                         // a kernel in which nothing moves for so long ends the run
 };
 const struct config *config(void);
+enum play_mode play_mode(void);
+int serves_program(void);                 // boolean: the emulation serves a whole program, not only NCCL
+// Level 0: always; 1: also launches; 2: also other calls (LINKWISE_EMU_LOG).
 void emu_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void emu_not_emulated(const char *what); // one line on stderr, and the run fails
 
@@ -103,6 +104,7 @@ struct entry { const char *name; void *function; };
 extern const struct entry runtime_entries[], memory_entries[], stream_entries[], graph_entries[], device_entries[];
 extern const struct entry driver_entries[], vmm_entries[], program_entries[];
 // The symbol at an address of the library, for messages; NULL if it is not a kernel.
+const void *skipped_library_call(const char *name); // a function that counts the name and returns 0; NULL if there are too many
 const char *kernel_name(const void *function);
 int called_by_nccl(const void *return_address);
 #define ENTRY(name) {#name, (void *)emu_##name}

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { WORK_P2P = 0, WORK_COLL = 1, WORK_COLL_REG = 2, IN_ARGS = 0 };
 struct block { const struct play *k; int channel, batch; };
@@ -94,22 +95,37 @@ static int collect(const struct play *k, int batch, int *type, int *id, char **w
   return batch;
 }
 
+// What profilers read of a work: its number and the time, when it starts and when it ends (ncclDevProfiler: 64 entries of two words per channel).
+static void profile(const struct play *k, int channel, const char *work, int type, uint64_t number, enum field when) {
+  enum { ENTRIES = 64, ENTRY_WORDS = 2 };
+  enum field wanted = type == WORK_P2P ? P2P_profilerEnabled : COLL_profilerEnabled;
+  if (!layout_has(wanted) || !layout_has(when) || !get(work, wanted)) return;
+  size_t bytes = ENTRIES * ENTRY_WORDS * sizeof(uint64_t);
+  uint64_t *entries = known(get(k->comm, when) + (uint64_t)channel * bytes, bytes, "comm.workStarted"), *entry = entries + number % ENTRIES * ENTRY_WORDS;
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  entry[1] = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+  store((char *)entry, number);
+}
+
 static void block_run(void *argument) {
   struct block *b = argument;
   char *channel_at = b->k->channels + (size_t)b->channel * size_of(CHANNEL);
-  uint64_t works_done = 0;
+  uint64_t number = layout_has(CHANNEL_workCounter) ? get(channel_at, CHANNEL_workCounter) : 0;
   while (b->batch >= 0 && !fiber_aborted()) {
     char *works = NULL;
     int type = 0, id = 0, count = 0;
     b->batch = collect(b->k, b->batch, &type, &id, &works, &count);
-    size_t bytes = size_of(type == WORK_COLL_REG ? COLL_REG : COLL);
+    size_t bytes = size_of(type == WORK_P2P ? P2P : type == WORK_COLL ? COLL : COLL_REG);
+    for (int i = 0; i < count; i++) profile(b->k, b->channel, works + (size_t)i * bytes, type, number + (uint64_t)i + 1, COMM_workStarted);
     if (type == WORK_P2P) p2p_batch(b->k, b->channel, channel_at, works, count);
     else
       for (int i = 0; i < count && !fiber_aborted(); i++) coll_play(b->k, b->channel, channel_at, works + (size_t)i * bytes, id);
-    works_done += (uint64_t)count;
+    for (int i = 0; i < count; i++) profile(b->k, b->channel, works + (size_t)i * bytes, type, number + (uint64_t)i + 1, COMM_workCompleted);
+    number += (uint64_t)count;
     free(works);
   }
-  if (layout_has(CHANNEL_workCounter)) put(channel_at, CHANNEL_workCounter, get(channel_at, CHANNEL_workCounter) + works_done);
+  if (layout_has(CHANNEL_workCounter)) put(channel_at, CHANNEL_workCounter, number);
   free(b);
 }
 

@@ -52,6 +52,11 @@ static const char *take_field(const char *name, unsigned long bit, unsigned long
   return NULL;
 }
 
+// Counters for profilers, which 2.24 and 2.25 lack.
+static int optional(enum field f) {
+  return f == CHANNEL_workCounter || f == COMM_workStarted || f == COMM_workCompleted || f == P2P_profilerEnabled || f == COLL_profilerEnabled;
+}
+
 static char library[4096];
 void layout_library(const char *path) { snprintf(library, sizeof library, "%s", path); }
 
@@ -96,7 +101,7 @@ static void read_layout(void) {
   for (int s = 0; s < STRUCTURES; s++)
     if (!sizes[s]) play_refuse("layout: %s lacks struct %s", path, structure_names[s]);
   for (int f = 0; f < FIELDS; f++)
-    if (!places[f].width && f != CHANNEL_workCounter) // 2.24 and 2.25 have none
+    if (!places[f].width && !optional((enum field)f))
       play_refuse("layout: %s lacks field %s.%s", path, structure_names[fields[f].structure], fields[f].name);
   // Arrays that are read beyond their first element.
   static const struct { enum field f; unsigned bits; } arrays[] = {{COMM_buffSizes, 96}, {CONN_buffs, 192}, {CHANNEL_down, 96}};

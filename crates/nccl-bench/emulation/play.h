@@ -22,11 +22,11 @@ enum structure { ARGS, BATCH, P2P, COLL, COLL_REG, COMM, CHANNEL, PEER, CONN, FI
   X(BATCH, nextJump) X(BATCH, nextExtends) X(BATCH, workType) X(BATCH, funcId) X(BATCH, offsetBase) X(BATCH, offsetBitset) \
   X(P2P, sendAddr) X(P2P, recvAddr) X(P2P, sendBytes) X(P2P, recvBytes) X(P2P, sendRank) X(P2P, recvRank) X(P2P, nP2pChannels) \
   X(P2P, channelBase) X(P2P, nSendChannels) X(P2P, nRecvChannels) X(P2P, sendChunkSize_u32fp8) X(P2P, recvChunkSize_u32fp8) \
-  X(P2P, sendProtoLL) X(P2P, recvProtoLL) X(P2P, sendNetReg) X(P2P, recvNetReg) X(P2P, sendIpcReg) X(P2P, recvIpcReg) \
+  X(P2P, sendProtoLL) X(P2P, recvProtoLL) X(P2P, sendNetReg) X(P2P, recvNetReg) X(P2P, sendIpcReg) X(P2P, recvIpcReg) X(P2P, profilerEnabled) \
   X(COLL, channelLo) X(COLL, channelHi) X(COLL, redOpArgIsPtr) X(COLL, regUsed) X(COLL, netRegUsed) X(COLL, root) X(COLL, recvbuff) \
   X(COLL, sendbuff) X(COLL, countLo) X(COLL, countMid) X(COLL, countHi) X(COLL, chunkGrainsLo) X(COLL, chunkGrainsMid) \
-  X(COLL, chunkGrainsHi) X(COLL, redOpArg) \
-  X(COMM, rank) X(COMM, nRanks) X(COMM, buffSizes) X(COMM, abortFlag) X(COMM, channels) \
+  X(COLL, chunkGrainsHi) X(COLL, redOpArg) X(COLL, profilerEnabled) \
+  X(COMM, rank) X(COMM, nRanks) X(COMM, buffSizes) X(COMM, abortFlag) X(COMM, channels) X(COMM, workStarted) X(COMM, workCompleted) \
   X(CHANNEL, peers) X(CHANNEL, prev) X(CHANNEL, next) X(CHANNEL, userRanks) X(CHANNEL, index) X(CHANNEL, up) X(CHANNEL, down) \
   X(CHANNEL, workCounter) \
   X(PEER, send) X(PEER, recv) \
@@ -116,7 +116,7 @@ void prim_do(struct prim *p, struct move m);
 void simple_do(struct prim *p, struct move m);
 void ll_do(struct prim *p, struct move m);
 void ll128_do(struct prim *p, struct move m);
-// value of one piece: from, then every received piece in order of the links; `to` is written first, then `copies`
+// Value of one piece: `from`, then every received piece in the order of the links.
 void fold(const struct op *o, char *to, const char *from, char *const *received, int receives, size_t n, int final);
 
 // ---- launch.c, p2p.c, ring.c, tree.c

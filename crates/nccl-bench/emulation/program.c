@@ -31,7 +31,7 @@ __attribute__((constructor(101))) static void take_place(void) {
   long hosts = 0, gpus = 0, rank = variable(rank_names), ranks = variable(size_names);
   if (!hosts_text || rank < 0) return; // a launcher, or a shell
   if (sscanf(hosts_text, "%ldx%ld", &hosts, &gpus) != 2 || hosts < 1 || gpus < 1 || rank >= hosts * gpus || (ranks >= 0 && ranks != hosts * gpus)) {
-    emu_log(0, "not played: rank %ld of %ld on hosts %s; start as many ranks as the hosts have GPUs", rank, ranks, hosts_text);
+    fprintf(stderr, "linkwise-emulation: not played: rank %ld of %ld on hosts %s; start as many ranks as the hosts have GPUs\n", rank, ranks, hosts_text);
     _exit(68);
   }
   char id[128];
@@ -59,6 +59,7 @@ static void emu___cudaRegisterFunction(void **handle, const void *at, char *devi
 }
 static void **emu___cudaRegisterFatBinary(void *image) { (void)image; static void *handle; return &handle; }
 static void emu_nothing(void) {}
+static status emu_nothing_done(void) { return OK; }
 
 // A kernel that was not registered: its symbol, or its file and offset, which are the same in every process.
 static void name_by_place(char *out, const void *f) {
@@ -70,12 +71,11 @@ static void name_by_place(char *out, const void *f) {
     snprintf(out, NAME_BYTES, "%s+0x%zx", file ? file + 1 : "program", (size_t)((const char *)f - (const char *)d.dli_fbase));
   }
 }
-static status skip(const void *f) {
+static status skip_as(const void *f, const char *name) {
   pthread_mutex_lock(&lock);
   int i = 0;
   while (i < counted_count && counted[i].at != f) i++;
   if (i == counted_count && i < COUNTED_MAX) {
-    const char *name = NULL;
     for (int k = 0; k < registered_count && !name; k++)
       if (registered[k].at == f) name = registered[k].name;
     counted[i].at = f;
@@ -91,8 +91,43 @@ static status skip(const void *f) {
   pthread_mutex_unlock(&lock);
   return OK;
 }
+static status skip(const void *f) { return skip_as(f, NULL); }
 static status emu_skipped_kernel(const void *f) { return skip(f); }
 static status emu_skipped_kernel_ex(const void *configuration, const void *f) { (void)configuration; return skip(f); }
+
+// ---- cuBLAS: library calls that launch kernels. Stub i loads i and jumps to emu_skip_library(); all return success.
+enum { LIBRARY_CALLS_MAX = 2048 };
+static char *library_calls[LIBRARY_CALLS_MAX];
+static int library_call_count;
+__attribute__((used, visibility("hidden"))) status emu_skip_library(int i) { return skip_as(&library_calls[i], library_calls[i]); }
+extern char emu_skips[] __attribute__((visibility("hidden")));
+__asm__(".text\n"
+        ".hidden emu_skips\n.globl emu_skips\n.p2align 4\nemu_skips:\n"
+        ".set i, 0\n.rept 2048\n.p2align 4\nmov $i, %edi\njmp emu_skip_library\n.set i, i+1\n.endr\n"); // LIBRARY_CALLS_MAX of 16 bytes each
+
+static status emu_cublas_create(void **handle) { static int only; *handle = &only; return OK; }
+// Promises one algorithm without a workspace: programs end if there is none.
+static status emu_cublas_heuristic(void *lt, void *operation, void *a, void *b, void *c, void *d, void *preference, int requested, void *results, int *count) {
+  enum { RESULT_BYTES = 96 };
+  (void)lt; (void)operation; (void)a; (void)b; (void)c; (void)d; (void)preference; (void)requested;
+  memset(results, 0, RESULT_BYTES);
+  *count = 1;
+  return OK;
+}
+const void *skipped_library_call(const char *name) {
+  static const struct entry own[] = {
+    ALIAS(cublasCreate_v2, emu_cublas_create), ALIAS(cublasLtCreate, emu_cublas_create), ALIAS(cublasLtMatmulDescCreate, emu_cublas_create),
+    ALIAS(cublasLtMatrixLayoutCreate, emu_cublas_create), ALIAS(cublasLtMatmulPreferenceCreate, emu_cublas_create),
+    ALIAS(cublasLtMatmulAlgoGetHeuristic, emu_cublas_heuristic), {0, 0}};
+  for (const struct entry *e = own; e->name; e++)
+    if (!strcmp(e->name, name)) return e->function;
+  // What only sets up a call launches nothing.
+  static const char *const quiet[] = {"Set", "Get", "Init", "Destroy", "Create", NULL};
+  for (const char *const *q = quiet; *q; q++)
+    if (strstr(name, *q)) return emu_nothing_done;
+  if (library_call_count == LIBRARY_CALLS_MAX || !(library_calls[library_call_count] = strdup(name))) return NULL;
+  return emu_skips + 16 * library_call_count++;
+}
 
 // One line per kernel, "skipped LAUNCHES NAME", for `linkwise emulate`.
 __attribute__((destructor)) static void report_skipped(void) {

@@ -50,7 +50,7 @@ fn read() -> Result<(BytesSpec, bool), String> {
                 (hosts, local) = (number(h.into())? as usize, number(l.into())? as usize);
             }
             "--type" => host_type = value()?,
-            "--version" => spec.version = value()?.parse().map_err(|e| format!("{e}"))?,
+            "--version" => spec.version = value()?.parse()?,
             "--interfaces" => spec.interfaces = value()?,
             "--net-plugin" => spec.net_plugin = Some(value()?.into()),
             "--tuner-plugin" => spec.tuner_plugin = Some(value()?.into()),

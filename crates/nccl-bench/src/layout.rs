@@ -28,7 +28,7 @@ const SECTIONS_MAX: usize = 4096;
 /// Maximum nesting of structures on the way to a field, and of typedefs on the way to a type.
 const DEPTH_MAX: usize = 16;
 /// Part of the cached file's name; a change of its content needs another name.
-pub(crate) const FORMAT: &str = "layout-1";
+pub(crate) const FORMAT: &str = "layout-2";
 
 /// A structure: our name, its names in the library (the first that exists counts), and its fields: our name, and the path in the structure if it differs.
 type Wanted = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
@@ -72,6 +72,7 @@ const WANTED: [Wanted; 10] = [
             ("recvNetReg", ""),
             ("sendIpcReg", ""),
             ("recvIpcReg", ""),
+            ("profilerEnabled", "profilerEnabled?"), // these and the counters: from 2.26
         ],
     ),
     (
@@ -93,13 +94,22 @@ const WANTED: [Wanted; 10] = [
             ("chunkGrainsMid", "cbd.chunkGrainsMid"),
             ("chunkGrainsHi", "cbd.chunkGrainsHi"),
             ("redOpArg", ""),
+            ("profilerEnabled", "profilerEnabled?"),
         ],
     ),
     ("collreg", &["ncclDevWorkCollReg"], &[]),
     (
         "comm",
         &["ncclKernelComm", "ncclDevComm"],
-        &[("rank", ""), ("nRanks", ""), ("buffSizes", ""), ("abortFlag", ""), ("channels", "")],
+        &[
+            ("rank", ""),
+            ("nRanks", ""),
+            ("buffSizes", ""),
+            ("abortFlag", ""),
+            ("channels", ""),
+            ("workStarted", "workStarted?"),
+            ("workCompleted", "workCompleted?"),
+        ],
     ),
     (
         "channel",

@@ -257,6 +257,34 @@ fn registered_buffers_move_or_are_refused_by_name() {
 }
 
 #[test]
+fn a_profiler_sees_the_start_and_end_of_every_channel_of_a_kernel() {
+    let name = "a_profiler_sees_the_start_and_end_of_every_channel_of_a_kernel";
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("libprofiler.so");
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/profiler.c");
+    let built =
+        std::process::Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).args([&plugin, &source]).status();
+    if !built.is_ok_and(|s| s.success()) {
+        eprintln!("SKIP {name}: no C compiler");
+        return;
+    }
+    for version in ["2.28.9", "2.32.3"] {
+        let out = folder.path().join(version);
+        let mut s =
+            with(spec(&[1, 1], version), &[("LINKWISE_TEST_PROFILE", out.to_str().unwrap()), ("NCCL_ALGO", "Ring")]);
+        s.profiler_plugin = Some(plugin.clone());
+        s.calls.push(BytesCall { repetitions: 100, ..BytesCall::new(Traffic::AllReduce(100_000)) });
+        let Some(report) = run(name, &s) else { return };
+        assert_eq!(report.wrong_bytes(), 0);
+        for rank in 0..2 {
+            let text = std::fs::read_to_string(format!("{}.{rank}", out.display())).unwrap();
+            let counts: Vec<u64> = text.split_whitespace().map(|w| w.parse().unwrap()).collect();
+            assert!(counts[0] >= 100 && counts[0] == counts[1] && counts[2] == 0, "{version} rank {rank}: {counts:?}");
+        }
+    }
+}
+
+#[test]
 fn without_kernels_every_byte_of_other_ranks_is_wrong() {
     let name = "without_kernels_every_byte_of_other_ranks_is_wrong";
     let mut s = spec(&[1, 1], "2.28.9");
@@ -350,8 +378,9 @@ fn a_damaged_layout_ends_with_an_error_and_never_with_a_signal() {
             _ => {
                 let mut words: Vec<String> = lines[at].split(' ').map(str::to_string).collect();
                 let value: u64 = words[2].parse().unwrap();
-                words[2] = if next(&mut state) % 2 == 0 { (value + 64) % 1024 } else { next(&mut state) % 100_000 }
-                    .to_string();
+                words[2] =
+                    if next(&mut state).is_multiple_of(2) { (value + 64) % 1024 } else { next(&mut state) % 100_000 }
+                        .to_string();
                 lines[at] = words.join(" ");
             }
         }
