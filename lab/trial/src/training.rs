@@ -471,7 +471,7 @@ fn play(spec: &LoopSpec, seed: u64, decider: &mut dyn Decider) -> LoopOutcome {
                 (0..levels.len()).min_by(|a, b| levels[*a].total_cmp(&levels[*b])).unwrap_or(0)
             });
             let now = line.expected_of(|slot| decider.in_use(slot as u32));
-            gained = (least < 1.0).then(|| (1.0 - now) / (1.0 - least));
+            gained = (least < 1.0 - 1e-9).then(|| (1.0 - now) / (1.0 - least));
         }
         is_fooled |= (0..spec.slots.len()).any(|s| {
             let arm = decider.in_use(s as u32);
