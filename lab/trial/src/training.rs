@@ -26,12 +26,28 @@ pub struct StepNoise {
     pub mode_factor: f64,
     /// Share of a step's deviation that the next step inherits.
     pub memory: f64,
+    /// The deviation has long tails: Student's with three degrees of freedom instead of the normal distribution.
+    pub is_long_tailed: bool,
+    /// Every so many steps a checkpoint makes a step three times as long; twice as often, five steps of evaluation take
+    /// 1.4 times as long. 0: never.
+    pub checkpoint_steps: u64,
+    /// Now and then one rank computes this share slower for 30 steps, and all others wait for it.
+    pub straggler: f64,
 }
 
 impl StepNoise {
     /// 2.5 %, 1 % of steps delayed, 1 % slower per 1,000 steps: the noise of the tables.
-    pub const PLAIN: StepNoise =
-        StepNoise { cv: 0.025, outliers: 0.01, drift_per_1000: 0.01, mode_share: 0.0, mode_factor: 1.0, memory: 0.0 };
+    pub const PLAIN: StepNoise = StepNoise {
+        cv: 0.025,
+        outliers: 0.01,
+        drift_per_1000: 0.01,
+        mode_share: 0.0,
+        mode_factor: 1.0,
+        memory: 0.0,
+        is_long_tailed: false,
+        checkpoint_steps: 0,
+        straggler: 0.0,
+    };
 }
 
 /// The calls of one slot in every step.
@@ -64,6 +80,8 @@ pub struct LoopSpec {
     pub lead_steps: u64,
     /// Steps of one run.
     pub steps: u64,
+    /// Share of each call that runs beside computation, and shows only if it takes longer.
+    pub hidden: f64,
     /// A step leaves out up to this many of its last calls, at random.
     pub varies: usize,
 }
@@ -98,7 +116,12 @@ pub struct LoopOutcome {
     pub never: Option<String>,
     /// Calls per step, as the tuner found them.
     pub calls_found: Option<u64>,
+    /// Share of the possible gain of all slots together that the arms in use have at step [`FOUND_STEPS`].
+    pub gained: Option<f64>,
 }
+
+/// Steps within which the best arms should be found.
+pub const FOUND_STEPS: u64 = 200;
 
 struct Timeline<'a> {
     spec: &'a LoopSpec,
@@ -109,6 +132,8 @@ struct Timeline<'a> {
     gpu_us: f64,
     done_us: Vec<f64>,
     deviation: f64,
+    /// Steps that the straggler stays slow.
+    straggles: u32,
 }
 
 impl<'a> Timeline<'a> {
@@ -120,7 +145,7 @@ impl<'a> Timeline<'a> {
             [1.0].into_iter().chain(others).collect()
         });
         let levels = levels.collect();
-        Timeline { spec, levels, random, host_us: 0.0, gpu_us: 0.0, done_us: Vec::new(), deviation: 0.0 }
+        Timeline { spec, levels, random, host_us: 0.0, gpu_us: 0.0, done_us: Vec::new(), deviation: 0.0, straggles: 0 }
     }
 
     /// The slots of a step's calls, in order.
@@ -136,31 +161,66 @@ impl<'a> Timeline<'a> {
         (0..most).flat_map(of).collect()
     }
 
-    /// Expected time of a step with these shares of calls at each arm, relative to AUTO.
+    /// Share of a step that is computation. A step at AUTO takes 1.
+    fn compute(&self) -> f64 {
+        1.0 - (1.0 - self.spec.hidden) * self.spec.slots.iter().map(|s| s.share).sum::<f64>()
+    }
+
+    /// Time of a call and of the computation before it, as a share of the step; `slower`: factor of the computation.
+    fn piece(&self, slot: usize, arm: usize, calls: usize, slower: f64) -> f64 {
+        let s = &self.spec.slots[slot];
+        let call = s.share / f64::from(s.calls) * self.levels[slot][arm];
+        let beside = self.spec.hidden * call;
+        (slower * self.compute() / calls as f64).max(beside) + call - beside
+    }
+
+    /// Expected time of a step with these calls, relative to AUTO.
     fn expected(&self, arms: &[(usize, usize)]) -> f64 {
-        let mut all = 1.0;
-        for (slot, arm) in arms {
-            let s = &self.spec.slots[*slot];
-            all += s.share / f64::from(s.calls) * (self.levels[*slot][*arm] - 1.0);
-        }
-        all
+        let calls = arms.len();
+        let all = self.spec.slots.iter().map(|s| s.calls as usize).sum::<usize>();
+        let missing = (all - calls.min(all)) as f64 / all as f64;
+        let at_auto: f64 = arms.iter().map(|(slot, _)| self.piece(*slot, 0, calls, 1.0)).sum();
+        let time: f64 = arms.iter().map(|(slot, arm)| self.piece(*slot, *arm, calls, 1.0)).sum();
+        if missing > 0.0 { time / at_auto } else { time }
+    }
+
+    /// The same for steps with all calls, where each slot has one arm.
+    fn expected_of(&self, arm: impl Fn(usize) -> usize) -> f64 {
+        let all: Vec<(usize, usize)> = self.sequence().into_iter().map(|slot| (slot, arm(slot))).collect();
+        self.expected(&all)
     }
 
     /// The factor of this step's times.
     fn factor(&mut self, step: u64) -> f64 {
         let n = self.spec.noise;
-        let fresh = (1.0 - n.memory * n.memory).sqrt() * self.random.normal() * n.cv;
+        let mut own = self.random.normal();
+        if n.is_long_tailed {
+            let squares: f64 = (0..3).map(|_| self.random.normal().powi(2)).sum();
+            own /= (squares / 3.0).sqrt().max(0.05);
+        }
+        let fresh = (1.0 - n.memory * n.memory).sqrt() * own * n.cv;
         self.deviation = n.memory * self.deviation + fresh;
         let outlier = if self.random.unit() < n.outliers { 1.3 + 1.7 * self.random.unit() } else { 1.0 };
         let mode = if self.random.unit() < n.mode_share { n.mode_factor } else { 1.0 };
-        self.deviation.exp() * outlier * mode * (1.0 + n.drift_per_1000 * step as f64 / 1000.0)
+        let planned = match n.checkpoint_steps {
+            0 => 1.0,
+            every if step % every == every - 1 => 3.0,
+            every if step % (2 * every) < 5 && step >= every => 1.4,
+            _ => 1.0,
+        };
+        if n.straggler > 0.0 {
+            self.straggles = match self.straggles {
+                0 if self.random.below(120) == 0 => 30,
+                left => left.saturating_sub(1),
+            };
+        }
+        self.deviation.exp() * outlier * mode * planned * (1.0 + n.drift_per_1000 * step as f64 / 1000.0)
     }
 
     /// Plays one call of a step: returns when its group began on the host.
     fn call(&mut self, slot: usize, arm: usize, calls: usize, factor: f64) -> f64 {
-        let s = &self.spec.slots[slot];
-        let compute = 1.0 - self.spec.slots.iter().map(|s| s.share).sum::<f64>();
-        let piece = compute / calls as f64 + s.share / f64::from(s.calls) * self.levels[slot][arm];
+        let slower = if self.straggles > 0 { 1.0 + self.spec.noise.straggler } else { 1.0 };
+        let piece = self.piece(slot, arm, calls, slower);
         let at = self.host_us;
         self.host_us += ENQUEUE_US * self.random.log_normal(0.3);
         self.gpu_us = self.gpu_us.max(at) + piece * self.spec.step_us * factor;
@@ -369,7 +429,7 @@ pub fn train(spec: &LoopSpec, scheme: Scheme, seed: u64) -> LoopOutcome {
             let mut outcome = play(spec, seed, &mut whole);
             let stated = whole.tuner.fresh_gain(0).map(|g| g.0);
             let level = Timeline::new(spec, seed).levels[0][whole.in_use(0)];
-            outcome.gain = stated.map(|s| (s, spec.slots[0].share * (1.0 - level)));
+            outcome.gain = stated.map(|s| (s, (1.0 - spec.hidden) * spec.slots[0].share * (1.0 - level)));
             outcome.never = whole.tuner.never().map(ToOwned::to_owned);
             outcome.calls_found = whole.tuner.cadence().map(|c| c.calls);
             outcome
@@ -380,7 +440,7 @@ pub fn train(spec: &LoopSpec, scheme: Scheme, seed: u64) -> LoopOutcome {
 fn play(spec: &LoopSpec, seed: u64, decider: &mut dyn Decider) -> LoopOutcome {
     let mut line = Timeline::new(spec, seed);
     let sequence = line.sequence();
-    let (mut number, mut expected, mut found_after, mut is_fooled) = (0, 0.0, None, false);
+    let (mut number, mut expected, mut found_after, mut is_fooled, mut gained) = (0, 0.0, None, false, None);
     let best = |levels: &[f64]| levels.iter().copied().fold(f64::INFINITY, f64::min);
     for step in 0..spec.steps {
         let factor = line.factor(step);
@@ -405,13 +465,40 @@ fn play(spec: &LoopSpec, seed: u64, decider: &mut dyn Decider) -> LoopOutcome {
         } else {
             found_after = None;
         }
+        if step + 1 == FOUND_STEPS {
+            let least = line.expected_of(|slot| {
+                let levels = &line.levels[slot];
+                (0..levels.len()).min_by(|a, b| levels[*a].total_cmp(&levels[*b])).unwrap_or(0)
+            });
+            let now = line.expected_of(|slot| decider.in_use(slot as u32));
+            gained = (least < 1.0 - 1e-9).then(|| (1.0 - now) / (1.0 - least));
+        }
         is_fooled |= (0..spec.slots.len()).any(|s| {
             let arm = decider.in_use(s as u32);
             arm != 0 && line.levels[s][arm] >= 1.0
         });
     }
     let longer = expected / spec.steps as f64 - 1.0;
-    LoopOutcome { found_after, is_fooled, longer, gain: None, never: None, calls_found: None }
+    LoopOutcome { found_after, is_fooled, longer, gain: None, never: None, calls_found: None, gained }
+}
+
+/// What the best possible test of the same length gains: the share of the possible gain of all slots in percent.
+///
+/// It knows the best arm of each slot and only asks whether it beats AUTO, wrong in one case of a hundred where it does
+/// not. It knows the delay and the noise, has no delayed steps, uses all steps but those before the rhythm shows (5) and
+/// those before two plans begin, half of them per arm, and learns about all slots in the same steps. `None` without a
+/// better arm.
+pub fn oracle(spec: &LoopSpec) -> Option<f64> {
+    const WRONG: f64 = 2.326;
+    let noise = spec.noise;
+    let modes = noise.mode_share * (1.0 - noise.mode_share) * (noise.mode_factor - 1.0).powi(2)
+        / (1.0 + noise.mode_share * (noise.mode_factor - 1.0)).powi(2);
+    let steps = FOUND_STEPS.saturating_sub(5 + 2 * spec.lead_steps) as f64;
+    let error = (noise.cv * noise.cv + modes).sqrt() * (4.0 / steps).sqrt();
+    let gain = |s: &LoopSlot| (1.0 - spec.hidden) * s.share * (1.0 - s.levels.iter().copied().fold(1.0, f64::min));
+    let possible: f64 = spec.slots.iter().map(gain).sum();
+    let seen: f64 = spec.slots.iter().map(|s| gain(s) * stats::normal_cdf(gain(s) / error - WRONG)).sum();
+    (possible > 0.0).then(|| 100.0 * seen / possible)
 }
 
 /// A loop with one slot of `calls` calls per step that take 40 % of the step.
@@ -425,6 +512,7 @@ pub fn one_slot(name: &str, calls: u32, lag: usize, levels: &[f64]) -> LoopSpec 
         noise: StepNoise::PLAIN,
         lead_steps: 10,
         steps: 2_000,
+        hidden: 0.0,
         varies: 0,
     }
 }
@@ -477,11 +565,33 @@ pub fn loops() -> Vec<(LoopSpec, String)> {
         }),
         ("cv10", "CV 10 %", StepNoise { cv: 0.1, ..StepNoise::PLAIN }),
         ("drift", "steps get 20 % longer in 1,000 steps", StepNoise { drift_per_1000: 0.2, ..StepNoise::PLAIN }),
+        ("memory90", "a step inherits 90 % of the deviation of the step before", {
+            StepNoise { memory: 0.9, ..StepNoise::PLAIN }
+        }),
+        ("tails", "Student's deviation with three degrees of freedom", {
+            StepNoise { is_long_tailed: true, ..StepNoise::PLAIN }
+        }),
+        ("checkpoints", "every 50th step takes three times as long, every 100 steps five take 1.4 times", {
+            StepNoise { checkpoint_steps: 50, ..StepNoise::PLAIN }
+        }),
+        ("straggler", "a rank computes 15 % slower for 30 steps, every 150 steps on average", {
+            StepNoise { straggler: 0.15, ..StepNoise::PLAIN }
+        }),
     ];
     for (name, about, noise) in noises {
         let of = |name: String, levels: &[f64]| LoopSpec { noise, ..one_slot(&name, 4, 1, levels) };
         out.push((of(name.to_owned(), &BETTER), format!("4 calls, lag 1, one arm 20 % faster; {about}")));
         out.push((of(format!("{name}-none"), &[1.0; 5]), format!("4 calls, lag 1, all arms equal; {about}")));
+    }
+    for (name, levels) in [("hidden", BETTER), ("hidden-none", NONE_BETTER)] {
+        let about = "4 calls, lag 1, half of each call runs beside computation and does not show";
+        out.push((LoopSpec { hidden: 0.5, ..one_slot(name, 4, 1, &levels) }, about.to_owned()));
+    }
+    for (name, levels) in [("layers", BETTER), ("layers-none", NONE_BETTER)] {
+        let shares = [0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.02];
+        let slots = shares.map(|share| slot(40, share, &levels)).to_vec();
+        let about = "320 calls of eight sizes (10 to 2 % of the step), lag 1";
+        out.push((LoopSpec { slots, ..one_slot(name, 1, 1, &[]) }, about.to_owned()));
     }
     let varies = LoopSpec { varies: 3, ..one_slot("varies", 8, 1, &BETTER) };
     out.push((varies, "5 to 8 calls per step, at random: nothing can be learned".to_owned()));

@@ -17,7 +17,7 @@ fn the_best_arm_is_found_for_every_number_of_calls_and_every_lag() {
     for (calls, lag) in [(1, 0), (1, 3), (4, 1), (8, 2), (64, 0)] {
         let all = runs(&one_slot("", calls, lag, &BETTER), Scheme::WholeSteps, 100);
         let found = found_in_200_steps(&all);
-        assert!(found >= 92, "{calls} calls, lag {lag}: found in {found} of 100 runs");
+        assert!(found >= 95, "{calls} calls, lag {lag}: found in {found} of 100 runs");
         let gains: Vec<f64> = all.iter().filter_map(|o| o.gain).map(|(stated, truth)| stated - truth).collect();
         assert!(stats::mean(&gains).abs() < 0.004, "the stated gain is {:.4} off", stats::mean(&gains));
     }
@@ -36,7 +36,7 @@ fn without_a_better_arm_steps_get_at_most_1_percent_longer_and_auto_stays() {
     for (calls, lag) in [(1, 1), (8, 3), (64, 0)] {
         let all = runs(&one_slot("", calls, lag, &NONE_BETTER), Scheme::WholeSteps, 60);
         let worst = all.iter().map(|o| o.longer).fold(0.0, f64::max);
-        assert!(worst <= 0.015, "{calls} calls, lag {lag}: {worst}");
+        assert!(worst <= 0.01, "{calls} calls, lag {lag}: {worst}");
         assert!(stats::mean(&all.iter().map(|o| o.longer).collect::<Vec<_>>()) <= 0.005);
         assert!(all.iter().filter(|o| o.is_fooled).count() <= 2);
     }
@@ -65,7 +65,7 @@ fn without_told_steps_the_number_of_calls_is_found() {
         let all = runs(&spec, Scheme::WholeSteps, 40);
         let right = all.iter().filter(|o| o.calls_found.is_some_and(|c| c.is_multiple_of(calls.into()))).count();
         assert!(right >= 39, "{calls} calls: {right} of 40");
-        assert!(found_in_200_steps(&all) >= 30, "{calls} calls: {}", found_in_200_steps(&all));
+        assert!(found_in_200_steps(&all) >= 38, "{calls} calls: {}", found_in_200_steps(&all));
     }
 }
 
@@ -75,5 +75,34 @@ fn steps_with_varying_calls_are_left_alone_and_the_reason_is_given() {
     for outcome in runs(&spec, Scheme::WholeSteps, 20) {
         let why = outcome.never.unwrap_or_default();
         assert!(why.starts_with("cannot learn") && outcome.longer.abs() < 0.005, "{why} {}", outcome.longer);
+    }
+}
+
+#[test]
+fn sizes_that_share_a_step_are_found_together() {
+    let slot = |calls, share| LoopSlot { calls, share, levels: BETTER.to_vec() };
+    for slots in [vec![slot(16, 0.25), slot(4, 0.1), slot(1, 0.05)], vec![slot(128, 0.25), slot(64, 0.15)]] {
+        let spec = LoopSpec { slots, ..one_slot("", 1, 1, &[]) };
+        let all = runs(&spec, Scheme::WholeSteps, 60);
+        let found = found_in_200_steps(&all);
+        assert!(found >= 55, "{} sizes: {found} of 60", spec.slots.len());
+    }
+}
+
+#[test]
+fn noise_of_other_forms_neither_hides_the_best_arm_nor_fools() {
+    let noises = [
+        StepNoise { memory: 0.9, ..StepNoise::PLAIN },
+        StepNoise { is_long_tailed: true, ..StepNoise::PLAIN },
+        StepNoise { checkpoint_steps: 50, ..StepNoise::PLAIN },
+        StepNoise { straggler: 0.15, ..StepNoise::PLAIN },
+    ];
+    for noise in noises {
+        let better = LoopSpec { noise, ..one_slot("", 4, 1, &BETTER) };
+        let found = found_in_200_steps(&runs(&better, Scheme::WholeSteps, 40));
+        assert!(found >= 37, "{noise:?}: {found} of 40");
+        let equal = LoopSpec { noise, ..one_slot("", 4, 1, &[1.0; 5]) };
+        let fooled = runs(&equal, Scheme::WholeSteps, 40).iter().filter(|o| o.is_fooled).count();
+        assert!(fooled <= 2, "{noise:?}: {fooled} of 40");
     }
 }

@@ -2,14 +2,11 @@
 
 use super::print::pretty;
 use crate::trials::Settings;
-use ::trial::training::{LoopOutcome, LoopSpec, Scheme, loops, train};
+use ::trial::training::{FOUND_STEPS, LoopOutcome, LoopSpec, Scheme, loops, oracle, train};
 use console::{Failure, Format, Progress};
 use lab_kit::output::table;
 use rayon::prelude::*;
 use serde_json::json;
-
-/// Steps within which the best arm should be found.
-const FOUND_STEPS: u64 = 200;
 
 struct Row {
     spec: LoopSpec,
@@ -30,6 +27,12 @@ impl Row {
 
     fn found(all: &[LoopOutcome]) -> f64 {
         Row::percent(all, |o| o.found_after.is_some_and(|f| f <= FOUND_STEPS))
+    }
+
+    /// Share of the possible gain at step [`FOUND_STEPS`], and of what the best possible test gains, percent.
+    fn gained(&self) -> Option<(f64, f64)> {
+        let all: Vec<f64> = self.outcomes.iter().filter_map(|o| o.gained).collect();
+        (!all.is_empty()).then(|| 100.0 * stats::mean(&all)).zip(oracle(&self.spec))
     }
 
     fn longer(all: &[LoopOutcome]) -> f64 {
@@ -80,6 +83,7 @@ pub fn run(words: &str, settings: &Settings, format: Format) -> Result<(), Failu
                 json!({"loop": r.spec.name, "about": r.about, "found_percent": r.has_better().then(|| Row::found(&r.outcomes)),
                        "wrong_percent": Row::percent(&r.outcomes, |o| o.is_fooled), "longer_percent": Row::longer(&r.outcomes),
                        "longer_worst_percent": r.worst(), "gain_stated_percent": r.gains().map(|g| g.0), "gain_true_percent": r.gains().map(|g| g.1),
+                       "gained_percent": r.gained().map(|g| g.0), "gained_oracle_percent": r.gained().map(|g| g.1),
                        "cannot_learn_percent": Row::percent(&r.outcomes, |o| o.never.is_some()),
                        "by_call_found_percent": r.has_better().then(|| Row::found(&r.by_call)), "by_call_longer_percent": Row::longer(&r.by_call)})
             })
@@ -95,6 +99,7 @@ pub fn run(words: &str, settings: &Settings, format: Format) -> Result<(), Failu
             r.spec.name.clone(),
             or_none(r.has_better().then(|| format!("{:.1}", Row::found(&r.outcomes)))),
             or_none(median.map(|m| format!("{m:.0}"))),
+            or_none(r.gained().map(|g| format!("{:.0} / {:.0}", g.0, g.1))),
             format!("{:.1}", Row::percent(&r.outcomes, |o| o.is_fooled)),
             format!("{:+.2}", Row::longer(&r.outcomes)),
             format!("{:+.2}", r.worst()),
@@ -108,6 +113,7 @@ pub fn run(words: &str, settings: &Settings, format: Format) -> Result<(), Failu
         "loop",
         "found %",
         "after",
+        "gained / oracle %",
         "wrong %",
         "steps %",
         "worst",
@@ -118,7 +124,8 @@ pub fn run(words: &str, settings: &Settings, format: Format) -> Result<(), Failu
     ];
     print!("{}", table(&head, 1, lines));
     let legend = format!(
-        "{} simulated runs of {} steps each. found: the best arm of the first size is in use from step {FOUND_STEPS} on; after: median step; wrong: an arm no better than \
+        "{} simulated runs of {} steps each. found: the best arm of the first size is in use from step {FOUND_STEPS} on; after: median step; gained: share \
+         of the possible gain of all sizes at step {FOUND_STEPS}, and what a test that knows the best arms and the noise gains; wrong: an arm no better than \
          AUTO was chosen; steps: expected time of all steps over that with AUTO, mean and worst run (below 0: shorter); gain: of the arm in use, \
          as the report states it, and true; says no: the tuner says that it cannot learn; by call: a policy that changes arms call by call.",
         settings.runs,

@@ -63,7 +63,6 @@ enum Stage {
 struct Rival {
     /// Its effect over AUTO, once it has run.
     share: Option<f64>,
-    error: f64,
     /// Steps in the screening and the race, and those of them that agree with each other.
     steps: usize,
     agreeing: usize,
@@ -147,9 +146,7 @@ impl StepRace {
         for (arm, rival) in self.rivals.iter_mut().enumerate().skip(1) {
             rival.agreeing = fit.steps(slot, arm);
             rival.out &= !rival.is_unscreened();
-            let effect = fit.over(slot, arm, 0);
-            let share = effect.map(|e| e.share);
-            rival.error = effect.map_or(rival.error, |e| e.error);
+            let share = fit.over(slot, arm, 0).map(|e| e.share);
             rival.share = if rival.is_unscreened() { None } else { share.or(rival.share) };
         }
         if self.rivals.iter().skip(1).any(Rival::is_unscreened) {
@@ -262,8 +259,7 @@ impl SlotLearner for StepRace {
 
     fn expected(&self, arm: usize, share: f64) -> f64 {
         let of = |a: usize| if a == 0 { 0.0 } else { self.rivals[a].share.unwrap_or(UNKNOWN * share) };
-        let error = if arm == self.in_use { 0.0 } else { self.rivals[arm].error };
-        (of(arm) - of(self.in_use) + error).max(0.0)
+        (of(arm) - of(self.in_use)).max(0.0)
     }
 
     fn is_settled(&self) -> bool {

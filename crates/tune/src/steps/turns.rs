@@ -20,9 +20,9 @@ const DRAWS: u64 = 24;
 /// Plans that are remembered.
 const RECORDS_MAX: usize = 12;
 /// Steps that exploring may cost in all, before any share of the job's steps.
-const BUDGET_STEPS: f64 = 10.0;
+const BUDGET_STEPS: f64 = 12.0;
 /// Share of the job's steps that exploring may cost on top.
-const BUDGET_SHARE: f64 = 0.002;
+const BUDGET_SHARE: f64 = 0.0025;
 /// A slot with a smaller share of the communicator's bytes cannot change a step beyond its noise.
 const SHARE_MIN: f64 = 0.04;
 /// Steps between two plans of settled slots.
@@ -323,4 +323,66 @@ fn confusion(wishes: &[(u32, usize, Wish)], orders: &[Vec<usize>]) -> f64 {
         shown.iter().for_each(|a| shown.iter().for_each(|b| normal[*a][*b] += 1.0));
     }
     fit::invert(normal).iter().enumerate().skip(1).map(|(i, row)| row[i]).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::race::StepRace;
+    use super::*;
+
+    fn joint(slots: u32, arms: usize) -> Turns {
+        let mut turns = Turns::new(1.0, false);
+        for slot in 0..slots {
+            turns.on_call(slot, 1 << 20);
+            turns.add(slot, Box::new(StepRace::new(arms)));
+        }
+        turns
+    }
+
+    #[test]
+    fn slots_share_a_plan_of_equal_length_within_the_limits() {
+        for (slots, arms) in [(1, 2), (3, 6), (8, 6), (20, 18)] {
+            let mut turns = joint(slots, arms);
+            let plan = turns.plan(100, |_| true).unwrap_or_else(|| panic!("{slots} slots: no plan"));
+            let steps = |blocks: &Vec<Block>| blocks.iter().map(|b| b.steps).sum::<u32>();
+            let first = plan.values().next().map(steps);
+            assert!(plan.values().all(|b| b.len() <= BLOCKS_MAX && Some(steps(b)) == first), "{plan:?}");
+            assert!(plan.values().all(|b| b.first().is_some_and(|b| b.arm == 0 && b.steps >= MARGIN)));
+            assert!(slots == 1 || arms > 10 || plan.len() > 1, "slots compare together");
+            let again = joint(slots, arms).plan(100, |_| true);
+            assert_eq!(Some(plan), again, "the same on every rank");
+        }
+    }
+
+    #[test]
+    fn one_call_at_a_time_is_judged_alone() {
+        let mut turns = joint(3, 6);
+        turns.by_call = true;
+        assert_eq!(turns.plan(100, |_| true).map(|p| p.len()), Some(1));
+    }
+
+    #[test]
+    fn exploring_stops_at_the_budget_however_slow_arms_are() {
+        let mut turns = joint(2, 6);
+        let (mut step, mut lost) = (0, 0.0);
+        while step < 2_000 {
+            let Some(plan) = turns.plan(step, |_| true) else {
+                step += 1;
+                continue;
+            };
+            let mut times = Vec::new();
+            for t in 0..plan.values().next().map_or(0, |b| b.iter().map(|b| b.steps).sum::<u32>()) {
+                let arm = |blocks: &Vec<Block>| {
+                    blocks.iter().flat_map(|b| std::iter::repeat_n(b.arm, b.steps as usize)).nth(t as usize)
+                };
+                let slow = plan.values().filter_map(arm).filter(|a| *a != 0).count() as f64;
+                lost += 0.4 * slow;
+                times.push(Some(1e5 * (1.0 + 0.4 * slow)));
+                step += 1;
+            }
+            turns.learn(&plan, &times, step);
+        }
+        assert!(lost < 2.0 * (BUDGET_STEPS + BUDGET_SHARE * 2_000.0), "{lost}");
+        assert!(turns.in_use().is_empty());
+    }
 }
