@@ -60,8 +60,8 @@ pub struct Config {
     pub stop_file: Option<PathBuf>,
     /// `LINKWISE_EXPLORE`: `connected` (algorithms that the communicator already uses) or `all`.
     pub explore_all: bool,
-    /// `LINKWISE_GRAPHS=none`: the program captures no CUDA graphs, so mode adaptive may run on releases that do not report captures.
-    pub no_graphs: bool,
+    /// `LINKWISE_GRAPHS`: what the program does with CUDA graphs.
+    pub graphs: Graphs,
     /// `LINKWISE_SIMULATED_GROUPS=none`: the program never calls `ncclGroupSimulateEnd`, so arms may change on releases that do not tell simulated
     /// groups from launched ones.
     pub no_simulated_groups: bool,
@@ -109,6 +109,17 @@ pub enum OnSilence {
     Wait,
     /// The process ends with an error.
     AbortProcess,
+}
+
+/// `LINKWISE_GRAPHS`: what is known about the program's CUDA graphs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Graphs {
+    /// NCCL reports captured calls, which stay at AUTO.
+    Told,
+    /// The program captures no CUDA graphs, so arms may change on releases that do not report captures.
+    None,
+    /// All ranks capture the same calls between the same other calls, so captured calls may use the settled arm.
+    Same,
 }
 
 /// The time that judges an arm.
@@ -418,7 +429,11 @@ impl Config {
             trace_bytes_max: from.number("trace_bytes_max", "a number of bytes")?.unwrap_or(TRACE_BYTES_MAX),
             stop_file: from.path("stop_file"),
             explore_all: from.word("explore", &["connected", "all"])? == Some(1),
-            no_graphs: from.word("graphs", &["told", "none"])? == Some(1),
+            graphs: match from.word("graphs", &["told", "none", "same"])? {
+                Some(1) => Graphs::None,
+                Some(2) => Graphs::Same,
+                _ => Graphs::Told,
+            },
             no_simulated_groups: from.word("simulated_groups", &["told", "none"])? == Some(1),
             closed_job: from.word("job", &["open", "closed"])? == Some(1),
             canary: from.parsed("canary", |_, e| e)?,
@@ -442,13 +457,14 @@ impl Config {
     pub fn common(&self, release: Option<u32>) -> u64 {
         let profile = self.profile.as_ref().map_or(0, |p| p.hash);
         let text = format!(
-            "{} {:?} {} {profile:x} {} {} {:?}",
+            "{} {:?} {} {profile:x} {} {} {:?} {:?}",
             env!("CARGO_PKG_VERSION"),
             self.mode,
             self.policy,
             self.explore_all,
             self.epoch_calls,
-            self.reward
+            self.reward,
+            self.graphs
         );
         let nccl = if self.test.unlike { &NcclSettings::default() } else { &self.nccl };
         alike::pack(wire::bytes::hash(text.as_bytes()), release, nccl)
@@ -555,8 +571,8 @@ mod tests {
             ("bind = everywhere\n", "/x:1", "not an IP address"),
             ("epoch_calls = many\n", "/x:1", "not a number of calls"),
             ("epoch_calls = 0\n", "/x:1", "`0` is not a number of calls"),
-            ("graphs = some\n", "/x:1", "none of told, none"),
-            ("simulated_groups = some\n", "/x:1", "none of told, none"),
+            ("graphs = some\n", "/x:1", "none of told, none, same"),
+            ("simulated_groups = some\n", "/x:1", "none of told, none, same"),
             ("job = shut\n", "/x:1", "none of open, closed"),
             ("canary = 8\n", "/x:1", "not a canary"),
             ("kernel_times = 2\n", "/x:1", "none of 0, 1, force"),

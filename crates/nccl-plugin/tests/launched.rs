@@ -108,6 +108,31 @@ fn a_rank_that_simulates_groups_launches_what_the_others_launch() {
     }
 }
 
+#[test]
+fn a_rank_that_captures_graphs_it_never_launches_launches_what_the_others_launch() {
+    let name = "captures";
+    // One call, and a whole period of calls: no hash of calls shows the second one.
+    for (version, times) in versions().into_iter().flat_map(|v| [(v.clone(), 1), (v, 4)]) {
+        for mode in ["adaptive", "profile"] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut s = match mode {
+                "adaptive" => adaptive(&format!("{name}{times}"), &version, folder.path(), 2, 600),
+                _ => profile(&format!("{name}{times}"), &version, folder.path(), 1 << 20),
+            };
+            s.captures = Some(if mode == "adaptive" { (1, 100, times) } else { (1, 5, times) });
+            s.late = Some((0, Duration::from_millis(200)));
+            let Some(report) = run(name, &s) else { return };
+            let launched = launched(&folder.path().join("trace"));
+            let differ = differing(&launched);
+            assert_eq!((launched.len(), differ), (2, 0), "{version} {mode}: calls launched with different arms");
+            let arms = arms(&launched);
+            assert_eq!(arms.len() > 1, tells_simulated_groups(&version), "{version} {mode}: {arms:?}");
+            let warned = report.warnings.iter().any(|w| w.contains("count different calls"));
+            assert!(!warned, "{version} {mode}: {:?}", report.warnings);
+        }
+    }
+}
+
 /// The largest size at which AUTO takes RING/SIMPLE also without `NCCL_PROTO=Simple`.
 const SAME_AT_AUTO: u64 = 1 << 30;
 

@@ -99,7 +99,7 @@ impl Comm {
             }
         }
         self.ring.discard();
-        self.digest.take_group_back();
+        self.digest.take_group_back(self.begun_before.load(Ordering::Relaxed));
         // The boundary first: a proposal that sees the lower number must not find the boundary of an epoch that no longer began.
         self.boundary.store(state.boundary(), Ordering::SeqCst);
         self.begun.store(self.begun_before.load(Ordering::Relaxed), Ordering::SeqCst);

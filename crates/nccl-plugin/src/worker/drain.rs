@@ -7,6 +7,7 @@ use crate::coordinator::auto_arm;
 use crate::events::LaunchedCollective;
 use crate::rewards::Script;
 use agreement::{RankReading, TimeSource, ToLeader};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,12 @@ impl Worker {
             let mut coordinator = led.map(|l| &mut l.coordinator);
             while let Some(d) = local.comm.take_decision() {
                 self.active = Instant::now();
+                if d.captured {
+                    // Not a call that ranks count: it stays at AUTO, or uses an arm that was checked with the other calls.
+                    crate::trace::call(&mut self.trace, &local.comm, &d);
+                    keep_recent(&mut local.recent, d);
+                    continue;
+                }
                 local.comm.note_entries(d.slot(), d.mask, d.auto);
                 if !d.taken && local.doubt.is_none() {
                     let why = format!(
@@ -40,10 +47,7 @@ impl Worker {
                     Some(script) => local.time_by_script(&d, script),
                     None => local.time_by_clock(&d, reward),
                 }
-                if local.recent.len() == RECENT_MAX {
-                    local.recent.pop_front();
-                }
-                local.recent.push_back(d);
+                keep_recent(&mut local.recent, d);
                 if let Some(c) = &mut coordinator {
                     c.on_call(&d, now);
                 }
@@ -136,6 +140,13 @@ impl Worker {
             }
         }
     }
+}
+
+fn keep_recent(recent: &mut VecDeque<CallDecision>, d: CallDecision) {
+    if recent.len() == RECENT_MAX {
+        recent.pop_front();
+    }
+    recent.push_back(d);
 }
 
 impl LocalRank {

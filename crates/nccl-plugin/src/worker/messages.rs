@@ -257,7 +257,8 @@ impl Worker {
             if let Some(d) = led.coordinator.take_difference() {
                 let ranks = d.members.map(|m| roster.members.get(m).map_or(-1, |p| p.rank));
                 let why = format!(
-                    "ranks {} and {} have made different calls within the first {} calls: the communicator returns to AUTO for good",
+                    "ranks {} and {} count different calls within the first {} calls: the communicator's arms stay as they are for the rest of the job, \
+                     because ranks would change them at different calls (the stop file does not change them either)",
                     ranks[0], ranks[1], d.calls
                 );
                 self.files.warn(format!("communicator {:016x}: {why}", roster.comm));
