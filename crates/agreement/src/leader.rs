@@ -324,6 +324,7 @@ impl Leader {
         {
             self.ended = Some(EndedProposal { epoch, committed: false });
         }
+        self.answered.fill(true);
         self.missing = 0;
     }
 
@@ -700,6 +701,17 @@ mod tests {
         assert!(job.members[1].bound_to().is_none() && job.leader.is_idle() && job.leader.is_closed());
         assert!(!job.leader.take_ended().unwrap().committed);
         assert!(!job.propose(plans()));
+    }
+
+    #[test]
+    fn members_that_leave_one_after_another_while_they_are_asked_leave_no_answer_open() {
+        let mut leader = Leader::new(3, REPEAT_US, GIVE_UP_US);
+        leader.propose(plans(), 0, 0, |_, _| {});
+        for from in [1, 2, 1] {
+            leader.on_message(from, &ToLeader::Left, 0, |_, _| {});
+            assert_eq!((leader.missing, leader.unanswered().count()), (0, 0));
+        }
+        assert!(leader.is_idle() && leader.is_closed());
     }
 
     #[test]

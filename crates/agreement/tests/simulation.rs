@@ -457,8 +457,12 @@ impl<'a> Simulation<'a> {
                 &mut answer
             {
                 // All calls are equal, so all hashes are.
-                let launched = if at > rank.miscounted_at { at - rank.miscounted } else { at };
-                let sequence = if self.rule == Rule::HashAlone { 0 } else { launched };
+                let sequence = match at {
+                    _ if self.rule == Rule::HashAlone => 0,
+                    at if at <= rank.miscounted_at => at,
+                    at if at <= rank.miscounted_at + rank.miscounted => 0, // NCCL has launched nothing for this call
+                    at => at - rank.miscounted,
+                };
                 *digest = Some(CallDigest { calls: at, hash: at, sequence });
             }
             let mut w = wire::Writer::default();

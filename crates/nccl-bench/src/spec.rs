@@ -83,6 +83,8 @@ pub struct BenchSpec {
     pub tuner_plugin: Option<PathBuf>,
     /// A profiler plugin (`NCCL_PROFILER_PLUGIN`).
     pub profiler_plugin: Option<PathBuf>,
+    /// A network plugin (`NCCL_NET_PLUGIN`) that contains the bench's own, as a path or a name that NCCL finds.
+    pub net_plugin: Option<PathBuf>,
     /// Variables for the plugins (`LINKWISE_...`), on every node.
     pub plugin_env: Vec<(String, String)>,
     /// With one process per rank: variables of one rank's plugin, which override `plugin_env`.
@@ -121,6 +123,7 @@ impl BenchSpec {
             mode: CallMode::default(),
             tuner_plugin: None,
             profiler_plugin: None,
+            net_plugin: None,
             plugin_env: Vec::new(),
             plugin_env_of_rank: Vec::new(),
             process_per_rank: false,

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Default limit on a trace, bytes: 64 MiB hold about 400,000 calls.
 pub const TRACE_BYTES_MAX: u64 = 64 << 20;
-const EPOCH_CALLS_DEFAULT: u32 = 16;
 
 /// The mode of the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,6 +45,8 @@ pub struct Config {
     pub rendezvous: Option<Rendezvous>,
     /// `LINKWISE_TOKEN`: shared by the job's processes; keeps other jobs out.
     pub token: String,
+    /// The token is the launcher's job id, or empty: others can guess it.
+    pub token_is_guessable: bool,
     /// `LINKWISE_PROCESS`, or the launcher's variables: the number of this process in the job.
     pub process: Option<JobProcess>,
     /// Hash that is the same in all processes of one attempt of the job and differs between attempts.
@@ -75,8 +76,6 @@ pub struct Config {
     pub nccl: NcclSettings,
     /// `LINKWISE_REWARD`: the time that judges an arm.
     pub reward: Reward,
-    /// `LINKWISE_EPOCH_CALLS`: calls of a slot per epoch.
-    pub epoch_calls: u32,
     /// `LINKWISE_INTRA_NODE_TRANSPORT`: how ranks of one host communicate; socket or memory.
     pub intra_node_transport: IntraNodeTransport,
     /// `LINKWISE_STATUS`: the folder of status files ([`crate::status`]).
@@ -164,7 +163,7 @@ impl std::fmt::Display for ConfigError {
 }
 
 /// Names of settings in the file; the variable of `key` is `LINKWISE_KEY`.
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 22] = [
     "mode",
     "policy",
     "profile",
@@ -182,7 +181,6 @@ const KEYS: [&str; 23] = [
     "job",
     "canary",
     "kernel_times",
-    "epoch_calls",
     "reward",
     "status",
     "freeze_after",
@@ -199,7 +197,6 @@ const LEAD_S_DEFAULT: f64 = 5.0;
 const LEAD_S_MAX: f64 = 600.0;
 /// Set by `linkwise run`: a random token, if the user sets none.
 const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
-const EPOCH_CALLS: &str = "a number of calls, 1 to 65536";
 /// Settings of tests only.
 const TEST_KEYS: [&str; 5] = ["test", "test_rewards", "test_alone", "test_panic", "test_unlike"];
 
@@ -326,17 +323,19 @@ impl<'a> Sources<'a> {
         fallback.parse().map(Some).map_err(|what| ConfigError::new(place, what))
     }
 
-    fn token(&self) -> Result<String, ConfigError> {
+    /// The token, and whether others can guess it.
+    fn token(&self) -> Result<(String, bool), ConfigError> {
         let most = agreement::transport::TOKEN_BYTES_MAX;
         // torchrun's agents on several hosts are each started by a `linkwise run` of their own, with tokens of their own.
         let torchrun_of_several = (self.env)(TORCHRUN.processes_on_host).is_some() && !is_on_one_host(&self.env);
         let fallback = || self.set_variable(TOKEN_FALLBACK).filter(|_| !torchrun_of_several);
         let said = self.get("token").or_else(fallback);
+        let is_guessable = said.is_none();
         match said.or_else(|| job(&self.env).map(|j| (j, "the launcher's job id".into()))) {
             Some((t, place)) if t.len() > most => {
                 Err(ConfigError::new(place, format!("a token has at most {most} bytes, this one has {}", t.len())))
             }
-            token => Ok(token.map(|(t, _)| t).unwrap_or_default()),
+            token => Ok((token.map(|(t, _)| t).unwrap_or_default(), is_guessable)),
         }
     }
 
@@ -344,17 +343,6 @@ impl<'a> Sources<'a> {
         let Some((name, place)) = self.get("policy") else { return Ok(crate::policies::default_name().into()) };
         crate::policies::check(&name).map_err(|what| ConfigError::new(place, what))?;
         Ok(name)
-    }
-
-    fn epoch_calls(&self) -> Result<u32, ConfigError> {
-        match self.number("epoch_calls", EPOCH_CALLS)? {
-            None => Ok(EPOCH_CALLS_DEFAULT),
-            Some(n @ 1..=65_536) => Ok(n as u32),
-            Some(n) => {
-                let place = self.get("epoch_calls").map(|(_, place)| place).unwrap_or_default();
-                Err(ConfigError::new(place, format!("`{n}` is not {EPOCH_CALLS}")))
-            }
-        }
     }
 
     fn lead(&self) -> Result<Duration, ConfigError> {
@@ -415,7 +403,7 @@ impl Config {
         let from = Sources::open(&env, &read)?;
         let mode = from.mode()?;
         let process = from.parsed("process", |_, e| e)?.or_else(|| process(&env));
-        let token = from.token()?;
+        let (token, token_is_guessable) = from.token()?;
         Ok(Config {
             mode,
             policy: from.policy()?,
@@ -424,6 +412,7 @@ impl Config {
             process,
             job: wire::bytes::hash(format!("job {token} {}", attempt(&env)).as_bytes()),
             token,
+            token_is_guessable,
             bind: from.parsed("bind", |v, _| format!("`{v}` is not an IP address"))?,
             trace: from.path("trace"),
             trace_bytes_max: from.number("trace_bytes_max", "a number of bytes")?.unwrap_or(TRACE_BYTES_MAX),
@@ -440,7 +429,6 @@ impl Config {
             kernel_times: from.kernel_times()?,
             nccl: NcclSettings::read(&env),
             reward: from.reward()?,
-            epoch_calls: from.epoch_calls()?,
             intra_node_transport: from.intra_node_transport()?,
             status: from.path("status"),
             freeze_after: from.parsed("freeze_after", |_, e| e)?,
@@ -457,12 +445,11 @@ impl Config {
     pub fn common(&self, release: Option<u32>) -> u64 {
         let profile = self.profile.as_ref().map_or(0, |p| p.hash);
         let text = format!(
-            "{} {:?} {} {profile:x} {} {} {:?} {:?}",
+            "{} {:?} {} {profile:x} {} {:?} {:?}",
             env!("CARGO_PKG_VERSION"),
             self.mode,
             self.policy,
             self.explore_all,
-            self.epoch_calls,
             self.reward,
             self.graphs
         );
@@ -555,9 +542,9 @@ mod tests {
 
     #[test]
     fn a_variable_wins_over_the_file() {
-        let file = "# ours\nmode = adaptive\nepoch_calls = 8 # few\n";
+        let file = "# ours\nmode = adaptive\nlead = 8 # seconds\n";
         let c = load(&[("LINKWISE_CONFIG", "/x"), ("LINKWISE_MODE", "observe")], file).unwrap();
-        assert_eq!((c.mode, c.epoch_calls), (Mode::Observe, 8));
+        assert_eq!((c.mode, c.lead), (Mode::Observe, Duration::from_secs(8)));
     }
 
     #[test]
@@ -569,10 +556,9 @@ mod tests {
             ("mode = off\nmode = off\n", "/x:2", "twice"),
             ("rendezvous = tcp:x\n", "/x:1", "not a rendezvous"),
             ("bind = everywhere\n", "/x:1", "not an IP address"),
-            ("epoch_calls = many\n", "/x:1", "not a number of calls"),
-            ("epoch_calls = 0\n", "/x:1", "`0` is not a number of calls"),
+            ("trace_bytes_max = many\n", "/x:1", "not a number of bytes"),
             ("graphs = some\n", "/x:1", "none of told, none, same"),
-            ("simulated_groups = some\n", "/x:1", "none of told, none, same"),
+            ("simulated_groups = some\n", "/x:1", "none of told, none"),
             ("job = shut\n", "/x:1", "none of open, closed"),
             ("canary = 8\n", "/x:1", "not a canary"),
             ("kernel_times = 2\n", "/x:1", "none of 0, 1, force"),
@@ -639,7 +625,7 @@ mod tests {
     fn the_launcher_determines_the_rendezvous() {
         let c = load(&[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500"), ("TORCHELASTIC_RUN_ID", "j")], "").unwrap();
         assert_eq!(c.rendezvous, Some(Rendezvous::Tcp { host: "n0".into(), port: 31_217 }));
-        assert_eq!(c.token, "j");
+        assert_eq!((c.token.as_str(), c.token_is_guessable), ("j", true));
         // The fallback counts only if neither the user nor a launcher names a rendezvous.
         let last = ("LINKWISE_RENDEZVOUS_FALLBACK", "local:x");
         let at = |set: &[(&str, &str)]| load(set, "").unwrap().rendezvous.map(|m| m.to_string());

@@ -17,6 +17,8 @@
 //! process does not know the table, launches other algorithms, and the communicator **hangs**. So all this happens only with `job = closed`, which
 //! promises that there is no such process.
 //!
+//! Over TCP the job's token must be a secret: without identifiers it alone keeps strangers from leading the job ([`crate::envelope`]).
+//!
 //! Two more conditions must hold: every process of the job has its own number, and the number of processes is the launcher's. Until a communicator with one
 //! rank per process confirms this, everything stays at AUTO. Communicators with more ranks than the job has processes
 //! (several GPUs per process, or processes unknown to the launcher) stay at AUTO.
@@ -26,7 +28,7 @@ use crate::comm::{Comm, Identity, Role};
 use crate::config::{Config, Mode};
 use crate::process::ProcessState;
 use crate::worker::MembershipChange;
-use agreement::{Slot, SlotPlan};
+use agreement::{Rendezvous, Slot, SlotPlan};
 use std::sync::{Arc, OnceLock};
 use tune::{Arm, Collective};
 
@@ -51,6 +53,14 @@ pub fn role_in_job(config: &Config, run: &mut ProcessState, ranks: u32) -> Optio
     }
     if !config.closed_job {
         return None; // logged with the other promises that this NCCL needs
+    }
+    if config.token_is_guessable && matches!(config.rendezvous, Some(Rendezvous::Tcp { .. })) {
+        log::once(
+            &WARNED,
+            "this NCCL does not identify communicators, so only the job's token keeps strangers from leading it; the token is the launcher's job id, \
+             which others can guess, so all communicators stay at AUTO; use linkwise run, or set LINKWISE_TOKEN to a random text",
+        );
+        return None;
     }
     let Some(place) = config.process else {
         log::once(

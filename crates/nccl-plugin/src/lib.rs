@@ -20,6 +20,7 @@ pub mod comm;
 pub mod config;
 pub mod coordinator;
 pub mod cost_table;
+pub mod envelope;
 pub mod events;
 pub mod job;
 pub mod kernel_times;

@@ -184,7 +184,7 @@ pub fn call(to: &mut Trace, comm: &Comm, d: &CallDecision) {
 /// Writes a collective that NCCL launched, and its GPU time if known.
 pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&CallDecision>, kernel_us: Option<f64>) {
     to.line(format_args!(
-        "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"size_bytes\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
+        "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"size_bytes\":{},\"bucket\":{},\"call\":{},\"sequence\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
         comm.id,
         comm.rank,
         w.collective.capitals(),
@@ -192,6 +192,7 @@ pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Call
         matched.map_or(w.count.saturating_mul(u64::from(w.element_bytes)), |d| d.bytes),
         matched.map_or(0, |d| d.slot().bucket),
         matched.map_or("null".into(), |d| d.call.to_string()),
+        w.sequence,
         w.algorithm.map_or("?", |a| a.capitals()),
         w.protocol.map_or("?", |p| p.capitals()),
         w.channels,

@@ -144,7 +144,7 @@ fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_reported_once() {
         std::fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().to_string()
     };
-    let mut whole = b"mode = profile\nepoch_calls = 4\n".to_vec();
+    let mut whole = b"mode = profile\nlead = 4\n".to_vec();
     let good = file("good", &whole);
     whole[9] = 0xff;
     let fifo = folder.path().join("fifo");

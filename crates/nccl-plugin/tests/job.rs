@@ -150,6 +150,36 @@ fn with_an_outsider(test: &str, promise: &str) -> Option<[Vec<u8>; 2]> {
     Some([job.arms(3), job.arms(2)])
 }
 
+#[test]
+fn a_job_over_tcp_needs_a_secret_where_communicators_have_no_identifiers() {
+    let name = "a_job_over_tcp_needs_a_secret_where_communicators_have_no_identifiers";
+    for token in [None, Some("a secret")] {
+        let Some(mut job) = Job::of(name, 3, "outsider.c") else { return };
+        let table = job.folder().join("table");
+        std::fs::write(&table, "AllReduce 1KiB max TREE/LL\n").unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let rendezvous = format!("tcp:127.0.0.1:{port}");
+        for process in 0..2 {
+            let mut settings = vec![
+                ("MODE", "profile"),
+                ("PROFILE", table.to_str().unwrap()),
+                ("SIMULATED_GROUPS", "none"),
+                ("JOB", "closed"),
+                ("LEAD", "0"),
+                ("RENDEZVOUS", &rendezvous),
+                ("PROCESS", ["0/2", "1/2"][process]),
+            ];
+            settings.extend(token.map(|t| ("TOKEN", t)));
+            job.start(process, Duration::from_millis(1), &settings, |command| command);
+        }
+        let uses_table = |job: &Job| job.arms(0).last().is_some_and(|arm| *arm == TREE_LL);
+        job.until("the job could agree", |job| if token.is_some() { uses_table(job) } else { job.begun(0) > 3000 });
+        assert_eq!(uses_table(&job), token.is_some());
+        let said = job.log(0).matches("set LINKWISE_TOKEN to a random text").count();
+        assert_eq!(said, usize::from(token.is_none()), "{}", job.log(0));
+    }
+}
+
 /// The entry of the stand-ins' cost table, plus 1.
 const TREE_LL: u8 = 1;
 

@@ -9,14 +9,15 @@ use std::path::Path;
 use std::time::Duration;
 use topology::Collective;
 
-/// By rank: the collectives that NCCL launched, in order, with size, algorithm and protocol.
+/// By rank: the collectives that NCCL launched, in order, with size, algorithm and protocol. NCCL also reports those that it captures into a graph, with
+/// the number of the next one that it launches.
 fn launched(folder: &Path) -> BTreeMap<i64, Vec<String>> {
-    let mut ranks = BTreeMap::<i64, Vec<String>>::new();
+    let mut ranks = BTreeMap::<i64, BTreeMap<u64, String>>::new();
     for line in common::traces(folder).concat().iter().filter(|l| l["kind"] == "launched") {
         let what = format!("{} {} {}", line["collective"], line["count"], line["arm"]);
-        ranks.entry(line["rank"].as_i64().unwrap()).or_default().push(what);
+        ranks.entry(line["rank"].as_i64().unwrap()).or_default().insert(line["sequence"].as_u64().unwrap(), what);
     }
-    ranks
+    ranks.into_iter().map(|(rank, calls)| (rank, calls.into_values().collect())).collect()
 }
 
 /// Launched calls in which a rank differs from the first one.
@@ -53,7 +54,6 @@ fn adaptive(name: &str, version: &str, folder: &Path, gpus: u8, calls: usize) ->
         ("RENDEZVOUS", &rendezvous(&format!("{name}-{}", version.replace('.', "-")))),
         ("TRACE", trace.to_str().unwrap()),
         ("EXPLORE", "all"),
-        ("EPOCH_CALLS", "4"),
         ("TEST", "1"),
         ("TEST_REWARDS", script.to_str().unwrap()),
     ];

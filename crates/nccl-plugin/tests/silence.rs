@@ -1,5 +1,5 @@
 //! A leader, or a member, that falls silent at the worst instant: a rank is bound and gets no verdict. The plugin runs in a process of its own; the
-//! silent rank is this test, which speaks the plugin's protocol.
+//! silent rank is this test, which speaks the plugin's protocol. And a stranger who leads without knowing the communicator's identifier.
 
 mod common;
 
@@ -8,6 +8,7 @@ use agreement::{Announcement, Endpoint, Epoch, Rendezvous, Roster, Slot, SlotPla
 use agreement::{ProcessId, TransportEvent};
 use common::job::{Job, PATIENCE};
 use linkwise_nccl::config::Config;
+use linkwise_nccl::envelope::{Head, Keys, Kind};
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -25,10 +26,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// One rank in this process, by hand.
 struct Rank {
     endpoint: Sockets,
+    keys: Keys,
+    process: ProcessId,
     roster: Roster,
-    /// The other rank's process and position.
-    other: (ProcessId, u32),
-    heard: Vec<Vec<u8>>,
+    /// The other rank's process.
+    other: ProcessId,
+    heard: Vec<(ProcessId, Vec<u8>)>,
 }
 
 impl Rank {
@@ -40,8 +43,10 @@ impl Rank {
         let process = u64::from(std::process::id()) << 32 | wire::bytes::hash(rendezvous.as_bytes()) >> 32;
         let at: Rendezvous = rendezvous.parse().unwrap();
         let mut endpoint = Sockets::new(at, config.token.as_bytes(), None, process, 1).unwrap();
+        let mut keys = Keys::default();
+        let name = keys.add(&config.token, COMM);
         endpoint.announce(Announcement {
-            comm: COMM,
+            comm: name,
             rank,
             size: 2,
             host: 1,
@@ -58,41 +63,49 @@ impl Rank {
             }
             assert!(begin.elapsed() < PATIENCE, "{:?}", endpoint.notes());
         };
-        let at = 1 - rank as usize;
-        let other = (roster.members[at].process, at as u32);
-        Rank { endpoint, roster, other, heard: Vec::new() }
+        let other = roster.members[1 - rank as usize].process;
+        Rank { endpoint, keys, process, roster, other, heard: Vec::new() }
     }
 
     fn poll(&mut self) {
         let mut events = Vec::new();
         self.endpoint.poll(Duration::from_millis(2), &mut events);
         for event in events {
-            if let TransportEvent::Message { body, .. } = event {
-                self.heard.push(body);
+            if let TransportEvent::Message { from, body } = event {
+                self.heard.push((from, body));
             }
         }
     }
 
-    fn send(&mut self, write: impl FnOnce(&mut Writer)) {
+    fn send(&mut self, kind: Kind, who: u32, write: impl FnOnce(&mut Writer)) {
         let mut w = Writer::default();
         write(&mut w);
-        self.endpoint.send(self.other.0, &w.0);
+        let sealed = self.keys.seal(self.process, self.other, Head { kind, comm: COMM, who }, &w.0).unwrap();
+        self.endpoint.send(self.other, &sealed);
     }
 
     /// As the leader.
     fn to_member(&mut self, message: &ToMember) {
-        self.send(|w| message.write(w.u8(0).u64(COMM).u32(0)));
+        self.send(Kind::ToMember, 0, |w| message.write(w));
+    }
+
+    /// The messages of the other rank about the communicator.
+    fn opened(&mut self, kind: Kind, who: u32) -> Vec<Vec<u8>> {
+        let heard = std::mem::take(&mut self.heard);
+        let open = |(from, bytes): &(ProcessId, Vec<u8>)| {
+            let (head, message) = self.keys.open(*from, self.process, bytes).ok()?;
+            (head == Head { kind, comm: COMM, who }).then(|| message.to_vec())
+        };
+        heard.iter().filter_map(open).collect()
     }
 
     /// As the leader: the next message of the member that `is` one.
     fn from_member(&mut self, is: impl Fn(&ToLeader) -> bool) -> Option<ToLeader> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
-            for body in std::mem::take(&mut self.heard) {
-                let mut r = Reader::new(&body);
-                let head = (r.u8().unwrap(), r.u64().unwrap(), r.u32().unwrap());
-                let message = ToLeader::read(&mut r).unwrap();
-                if head == (1, COMM, 1) && is(&message) {
+            for body in self.opened(Kind::ToLeader, 1) {
+                let message = ToLeader::read(&mut Reader::new(&body)).unwrap();
+                if is(&message) {
                     return Some(message);
                 }
             }
@@ -106,16 +119,12 @@ impl Rank {
         let begin = Instant::now();
         assert_eq!(self.roster.members.len(), 2);
         loop {
-            for body in std::mem::take(&mut self.heard) {
-                let mut r = Reader::new(&body);
-                if (r.u8().unwrap(), r.u64().unwrap(), r.u32().unwrap()) != (0, COMM, 0) {
-                    continue;
-                }
-                match ToMember::read(&mut r).unwrap() {
+            for body in self.opened(Kind::ToMember, 0) {
+                match ToMember::read(&mut Reader::new(&body)).unwrap() {
                     ToMember::Ask(e) => {
                         let slots = vec![SlotView { slot: SLOT, mask: 0b10_0011, auto: 5 }];
                         let ready = ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots };
-                        self.send(|w| ready.write(w.u8(1).u64(COMM).u32(1)));
+                        self.send(Kind::ToLeader, 1, |w| ready.write(w));
                     }
                     ToMember::Propose(_) => return,
                     _ => {}
@@ -259,4 +268,42 @@ fn a_rank_whose_communicator_has_ended_says_so_and_answers_later_proposals() {
     leader.to_member(&ToMember::Propose(epoch(1, 1 << 20)));
     assert!(leader.from_member(is_left).is_some(), "a silent rank would bind the others for seconds");
     job.finish();
+}
+
+/// The rendezvous is taken by a process that was told the token, or guessed it: it can make a roster with itself as the leader.
+#[test]
+fn a_stranger_with_the_token_but_without_the_communicators_identifier_leads_no_rank() {
+    let name = "stranger";
+    let Some(mut job) = Job::new(name, 2) else { return };
+    job.never_wait_for(0);
+    let rendezvous = common::rendezvous(name);
+    let settings = [("MODE", "adaptive"), ("RENDEZVOUS", rendezvous.as_str()), ("TOKEN", "guessed"), ("LEAD", "0")];
+    job.start(1, PAUSE, &settings, |command| command);
+    let mut stranger = Rank::new(0, &rendezvous, &settings); // it reads the communicator's name from the announcements
+    job.until("the slot was seen", |job| job.begun(1) > 10);
+    let rightful = std::mem::take(&mut stranger.keys);
+    let mut guess = Keys::default();
+    guess.add("guessed", COMM + 1);
+    let name_of_comm = rightful.name_of(COMM).unwrap();
+    let propose = |stranger: &mut Rank, keys: &Keys, comm: u64, number: u64, from_call: u64| {
+        let mut w = Writer::default();
+        ToMember::Propose(epoch(number, from_call)).write(&mut w);
+        let mut sealed =
+            keys.seal(stranger.process, stranger.other, Head { kind: Kind::ToMember, comm, who: 0 }, &w.0).unwrap();
+        sealed[1..9].copy_from_slice(&name_of_comm.to_le_bytes());
+        stranger.endpoint.send(stranger.other, &sealed);
+        for _ in 0..200 {
+            stranger.poll();
+        }
+    };
+    let near = job.begun(1) + 2000;
+    propose(&mut stranger, &guess, COMM + 1, 1, near);
+    assert!(stranger.heard.is_empty(), "no answer: {:?}", stranger.heard);
+    // The same bytes from a rank are obeyed: so it is the key that counts.
+    propose(&mut stranger, &rightful, COMM, 1, near + 100_000);
+    stranger.keys = rightful;
+    assert!(stranger.from_member(|m| matches!(m, ToLeader::Ack { epoch: 1, .. })).is_some());
+    stranger.to_member(&ToMember::Abort(1));
+    job.finish();
+    assert!(job.arms(1).iter().all(|a| *a != TREE_LL));
 }

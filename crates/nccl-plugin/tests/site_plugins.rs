@@ -12,12 +12,17 @@ use topology::nccl::{Algorithm, Protocol};
 
 /// Compiles a plugin of the site; `None`, with a SKIP line, without a compiler.
 fn compile(test: &str, source: &str, api: u32, out: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/site").join(source);
+    compile_all(test, &[source], api, out)
+}
+
+/// The same of several files, relative to `tests/site`.
+fn compile_all(test: &str, sources: &[&str], api: u32, out: &Path) -> Option<PathBuf> {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/site");
     let cc = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let done = Command::new(cc)
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"])
         .arg(format!("-DAPI={api}"))
-        .arg(source)
+        .args(sources.iter().map(|source| home.join(source)))
         .arg("-o")
         .arg(out)
         .output();
@@ -97,6 +102,56 @@ fn a_tuner_by_its_default_name_is_found_as_nccl_would() {
     assert_eq!(decisions(&site), decisions(&with));
     let without = run(name, &with_plugin(calls("2.28"), &[("MODE", "observe"), ("SITE_TUNER", "none")])).unwrap();
     assert!(!without.decisions().any(is_tree), "none is none");
+}
+
+/// The site's network plugin, which also exports a tuner as those of AWS and Google do: the bench's network and the site's tuner in one library.
+fn net_with_tuner(test: &str, api: u32, out: &Path) -> Option<PathBuf> {
+    compile_all(test, &["../../../nccl-bench/emulation/net.c", "tuner.c"], api, out)
+}
+
+#[test]
+fn a_tuner_inside_of_the_sites_network_plugin_is_found_as_nccl_would_and_its_answer_is_auto() {
+    let name = "a_tuner_inside_of_the_sites_network_plugin_is_found_as_nccl_would_and_its_answer_is_auto";
+    const INSIDE: &str = "LINKWISE_TEST_INSIDE";
+    let is_tree = |d: &topology::nccl::NcclDecision| (d.algorithm, d.protocol) == (Algorithm::Tree, Protocol::Simple);
+    let same_as_alone = |version: &str, net: &Path| {
+        let mut plain = calls(version);
+        plain.net_plugin = Some(net.to_path_buf());
+        let plain = set(plain, "LINKWISE_TEST_SITE_CHANNELS", "3");
+        let site = run(name, &plain)?;
+        assert!(site.decisions().any(is_tree), "{version}: NCCL loads the tuner inside of its network plugin");
+        let folder = tempfile::tempdir().unwrap();
+        let with = with_plugin(plain.clone(), &[("MODE", "observe"), ("TRACE", path(folder.path()))]);
+        let with = run(name, &set(with, "LINKWISE_TEST_SITE_CHANNELS", "3")).unwrap();
+        assert_eq!(decisions(&site), decisions(&with), "{version}");
+        let lines = common::traces(folder.path()).concat();
+        let mut big = lines.iter().filter(|l| l["kind"] == "call" && l["collective"] == "ALLREDUCE").peekable();
+        assert!(
+            big.peek().is_some() && big.all(|l| l["auto"] == "TREE/SIMPLE"),
+            "{version}: AUTO is the site's answer"
+        );
+        let process = lines.iter().find(|l| l["kind"] == "process").unwrap();
+        assert_eq!(process["site_tuner"], "site", "{version}");
+        Some(())
+    };
+    if std::env::var_os(INSIDE).is_some() {
+        same_as_alone("2.28", Path::new("site")); // a name: libnccl-net-site.so
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (version, api) in [("2.28", 5), ("2.30", 6), ("2.27.7", 4), ("2.24", 3)] {
+        let file = folder.path().join(format!("net-{api}.so"));
+        if net_with_tuner(name, api, &file).and_then(|net| same_as_alone(version, &net)).is_none() {
+            return;
+        }
+    }
+    net_with_tuner(name, 5, &folder.path().join("libnccl-net-site.so")).unwrap();
+    let paths = format!("{}:{}", path(folder.path()), std::env::var("LD_LIBRARY_PATH").unwrap_or_default());
+    let again = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .envs([(INSIDE, "1"), ("LD_LIBRARY_PATH", &paths)])
+        .status();
+    assert!(again.unwrap().success());
 }
 
 #[test]

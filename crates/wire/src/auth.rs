@@ -124,9 +124,77 @@ fn tagged(key: &Code, number: u64, body: &[u8]) -> Code {
     code
 }
 
+/// A key that the members of a group share. Its tags show that a message comes from a member, and its name says which group it is without telling the
+/// secret. Messages may be repeated and reordered: where that matters, they carry numbers.
+#[derive(Clone)]
+pub struct GroupKey(Code);
+
+impl std::fmt::Debug for GroupKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GroupKey")
+    }
+}
+
+impl GroupKey {
+    /// The key of a group within a job: as secret as the better of the two.
+    pub fn new(token: &[u8], secret: &[u8]) -> Self {
+        let new =
+            |key: &[u8]| Code::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
+        let mut code = new(token);
+        code.update(b"linkwise group");
+        code.update(secret);
+        GroupKey(new(&code.finalize().into_bytes()))
+    }
+
+    fn code(&self, label: &[u8], from: u64, to: u64, body: &[u8]) -> Code {
+        let mut code = self.0.clone();
+        code.update(label);
+        code.update(&from.to_le_bytes());
+        code.update(&to.to_le_bytes());
+        code.update(body);
+        code
+    }
+
+    /// The group's name, equal for all members.
+    pub fn name(&self) -> u64 {
+        let full = self.code(b"name", 0, 0, &[]).finalize().into_bytes();
+        full.iter().take(8).fold(0, |n, b| n << 8 | u64::from(*b))
+    }
+
+    /// The body and its tag: a message of process `from` to process `to`.
+    pub fn seal(&self, from: u64, to: u64, body: &[u8]) -> Vec<u8> {
+        let full = self.code(b"body", from, to, body).finalize().into_bytes();
+        body.iter().chain(full.iter().take(TAG_BYTES)).copied().collect()
+    }
+
+    /// The body of a sealed message; `None` if no member has sealed it for this way.
+    pub fn open<'a>(&self, from: u64, to: u64, message: &'a [u8]) -> Option<&'a [u8]> {
+        let (body, tag) = message.split_at_checked(message.len().checked_sub(TAG_BYTES)?)?;
+        self.code(b"body", from, to, body).verify_truncated_left(tag).ok().map(|()| body)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_of_a_group_is_opened_by_members_on_its_way_only() {
+        let key = GroupKey::new(b"t", b"s");
+        let sealed = key.seal(1, 2, b"body");
+        assert_eq!(GroupKey::new(b"t", b"s").open(1, 2, &sealed), Some(&b"body"[..]));
+        for (other, from, to) in [(b"t2", 1, 2), (b"t1", 1, 2)] {
+            assert_eq!(GroupKey::new(other, b"s").open(from, to, &sealed), None);
+        }
+        assert_eq!(GroupKey::new(b"t", b"s2").open(1, 2, &sealed), None);
+        assert_eq!(
+            (key.open(2, 1, &sealed), key.open(1, 3, &sealed), key.open(1, 2, &sealed[1..])),
+            (None, None, None)
+        );
+        assert_eq!(key.open(1, 2, b"short"), None);
+        let names = [(b"t", b"s"), (b"t", b"r"), (b"u", b"s")].map(|(t, s)| GroupKey::new(t, s).name());
+        assert!(names[0] != names[1] && names[0] != names[2] && names[0] == key.name());
+    }
 
     #[test]
     fn a_proof_holds_for_its_token_role_and_nonces_only() {

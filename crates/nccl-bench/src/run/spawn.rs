@@ -95,7 +95,7 @@ impl BenchRun<'_> {
             .env("NCCL_TOPO_FILE", self.file(index, "topology.xml"))
             .env("NCCL_GRAPH_DUMP_FILE", self.file(index, "graphs.xml"))
             .env("NCCL_GRAPH_DUMP_FILE_RANK", process.first_rank.to_string())
-            .env("NCCL_NET_PLUGIN", &self.emulation.net_plugin)
+            .env("NCCL_NET_PLUGIN", self.spec.net_plugin.as_ref().unwrap_or(&self.emulation.net_plugin))
             .env("NCCL_SOCKET_IFNAME", "lo")
             .env("NCCL_RAS_ENABLE", "0") // otherwise all jobs of a machine use the same port
             .env("NCCL_DEBUG", "INFO")

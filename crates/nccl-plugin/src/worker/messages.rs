@@ -3,6 +3,7 @@
 use super::{LedCommunicator, LocalRank, Worker};
 use crate::alike;
 use crate::coordinator::Outgoing;
+use crate::envelope::{Head, Kind};
 use crate::trace::quoted;
 use agreement::{Disagreement, ProcessId, Roster, ToLeader, ToMember, TransportEvent};
 use std::sync::Arc;
@@ -10,15 +11,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::{Malformed, Reader, Writer};
 
-const TO_MEMBER: u8 = 0;
-const TO_LEADER: u8 = 1;
 /// Interval at which the stop is sent again.
 const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Worker {
     pub(super) fn on_event(&mut self, event: TransportEvent) {
         match event {
-            TransportEvent::Disagreed { comm, reason } => {
+            TransportEvent::Disagreed { comm: name, reason } => {
+                let Some(comm) = self.keys.comm_of(name) else { return };
                 let why = match reason {
                     Disagreement::Settings { differ } => {
                         format!(
@@ -32,7 +32,11 @@ impl Worker {
                 self.files.warn(format!("communicator {comm:016x} stays at AUTO: {why}"));
                 self.trace_stays_auto(comm, &why);
             }
-            TransportEvent::Complete(roster) => self.on_roster(Arc::new(roster)),
+            TransportEvent::Complete(roster) => {
+                if let Some(comm) = self.keys.comm_of(roster.comm) {
+                    self.on_roster(Arc::new(Roster { comm, ..roster }));
+                }
+            }
             TransportEvent::Message { from, body } => {
                 let _ = self.on_message(from, &body); // invalid messages are ignored
             }
@@ -70,10 +74,10 @@ impl Worker {
     }
 
     fn on_message(&mut self, from: ProcessId, body: &[u8]) -> Result<(), Malformed> {
-        let mut r = Reader::new(body);
-        let (kind, comm, who) = (r.u8()?, r.u64()?, r.u32()?);
+        let (Head { kind, comm, who }, message) = self.keys.open(from, self.process, body)?;
+        let mut r = Reader::new(message);
         match kind {
-            TO_MEMBER => {
+            Kind::ToMember => {
                 let message = ToMember::read(&mut r)?;
                 r.end()?;
                 let leads = |l: &&LocalRank| {
@@ -87,18 +91,15 @@ impl Worker {
                 };
                 let answer = self.answer(local, &message);
                 if let (Some(a), Some((_, position))) = (answer, &local.roster) {
-                    let body = to_leader(comm, *position, &a);
-                    if let Some(e) = &mut self.endpoint {
-                        e.send(from, &body);
-                    }
+                    let position = *position;
+                    self.send_sealed(from, Head { kind: Kind::ToLeader, comm, who: position as u32 }, &bytes_of(&a));
                 }
             }
-            TO_LEADER => {
+            Kind::ToLeader => {
                 let message = ToLeader::read(&mut r)?;
                 r.end()?;
                 self.on_leader_message(comm, who as usize, Some(from), &message);
             }
-            _ => return Err(Malformed("unknown kind of message between ranks")),
         }
         Ok(())
     }
@@ -119,10 +120,15 @@ impl Worker {
             roster.comm == comm && *o == ordinal && roster.members.first().is_some_and(|p| p.process == from)
         };
         let Some((_, position, _)) = self.ended.iter().rev().find(led) else { return };
+        let head = Head { kind: Kind::ToLeader, comm, who: *position as u32 };
         let answer = confirmation(message).unwrap_or(ToLeader::Left);
-        let body = to_leader(comm, *position, &answer);
-        if let Some(e) = &mut self.endpoint {
-            e.send(from, &body);
+        self.send_sealed(from, head, &bytes_of(&answer));
+    }
+
+    /// Sends a message to a rank in another process, closed with the communicator's key.
+    fn send_sealed(&mut self, to: ProcessId, head: Head, message: &[u8]) {
+        if let (Some(endpoint), Some(sealed)) = (&mut self.endpoint, self.keys.seal(self.process, to, head, message)) {
+            endpoint.send(to, &sealed);
         }
     }
 
@@ -154,16 +160,15 @@ impl Worker {
                     // The member has left. It waits for no verdict, so it counts as confirmed.
                     None => answers.push((position, confirmation(&message).unwrap_or(ToLeader::Left))),
                 }
-            } else if let Some(endpoint) = &mut self.endpoint {
+            } else {
                 if encoded.as_ref().is_none_or(|(m, _)| *m != message) {
                     let mut w = Writer::default();
                     message.write(&mut w);
                     encoded = Some((message, w.0));
                 }
-                let mut w = Writer::default();
-                w.u8(TO_MEMBER).u64(roster.comm).u32(place.ordinal);
-                w.raw(encoded.as_ref().map_or(&[], |(_, bytes)| bytes));
-                endpoint.send(place.process, &w.0);
+                let head = Head { kind: Kind::ToMember, comm: roster.comm, who: place.ordinal };
+                let message = encoded.as_ref().map_or(&[][..], |(_, bytes)| bytes);
+                self.send_sealed(place.process, head, message);
             }
         }
         answers
@@ -213,8 +218,9 @@ impl Worker {
                 led.coordinator.on_message(position, message, now, &mut out);
             }
             self.send(roster, out);
-        } else if let Some(e) = &mut self.endpoint {
-            e.send(leader.process, &to_leader(roster.comm, position, message));
+        } else {
+            let head = Head { kind: Kind::ToLeader, comm: roster.comm, who: position as u32 };
+            self.send_sealed(leader.process, head, &bytes_of(message));
         }
     }
 
@@ -319,8 +325,8 @@ fn confirmation(message: &ToMember) -> Option<ToLeader> {
     }
 }
 
-fn to_leader(comm: u64, position: usize, message: &ToLeader) -> Vec<u8> {
+fn bytes_of(message: &ToLeader) -> Vec<u8> {
     let mut w = Writer::default();
-    message.write(w.u8(TO_LEADER).u64(comm).u32(position as u32));
+    message.write(&mut w);
     w.0
 }

@@ -17,6 +17,7 @@ mod status;
 use crate::comm::{CallDecision, Comm, Role};
 use crate::config::{Config, Mode, Reward};
 use crate::coordinator::{CoordinatorMode, EpochCoordinator};
+use crate::envelope::Keys;
 use crate::events::LaunchedCollective;
 use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
@@ -127,6 +128,7 @@ pub struct Worker {
     oldest_event: (u64, Instant),
     warned_of_missing_ranks: bool,
     told: status::Told,
+    keys: Keys,
 }
 
 impl Worker {
@@ -158,6 +160,7 @@ impl Worker {
             oldest_event: (0, Instant::now()),
             warned_of_missing_ranks: false,
             told: status::Told::default(),
+            keys: Keys::default(),
             config,
         }
     }
@@ -373,7 +376,7 @@ impl Worker {
                 self.led.push(LedCommunicator { roster, ordinal, coordinator, traced_epoch: 0, leaving: false });
             } else if let Some(e) = &mut self.endpoint {
                 e.announce(Announcement {
-                    comm: local.comm.id,
+                    comm: self.keys.add(&self.config.token, local.comm.id),
                     rank: local.comm.rank,
                     size: local.comm.ranks,
                     host: self.host,
@@ -475,10 +478,16 @@ impl Worker {
         for id in left {
             self.told.forget(id);
             if !self.local_ranks.iter().any(|l| l.comm.id == id)
-                && let Some(e) = &mut self.endpoint
+                && let (Some(e), Some(name)) = (&mut self.endpoint, self.keys.name_of(id))
             {
-                e.forget(id);
+                e.forget(name);
             }
+        }
+        let (local, ended) = (&self.local_ranks, &self.ended);
+        if self.keys.len() > local.len() + ENDED_MAX {
+            self.keys.retain(|comm| {
+                local.iter().any(|l| l.comm.id == comm) || ended.iter().any(|(roster, ..)| roster.comm == comm)
+            });
         }
         self.led.retain(|l| !(l.leaving && l.coordinator.is_idle()));
     }
