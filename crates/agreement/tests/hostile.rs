@@ -528,7 +528,6 @@ fn a_folder_of_another_user_is_refused_before_the_job_and_obeyed_by_no_rank_in_t
     use std::os::unix::fs::PermissionsExt;
     let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(90), unique(91)]);
     let token = b"a secret of the job";
-    drop(Folder::for_job(folder.path(), token, 1).unwrap());
     let path = folder.path().join(format!("job-{:016x}", wire::bytes::hash(token)));
     // Made first by the other user, with a mode that no third one can write to.
     std::fs::create_dir_all(&path).unwrap();

@@ -171,6 +171,8 @@ pub struct Comm {
     asked_group: AtomicU64,
     begun_before: AtomicU64,
     digest: Digest,
+    /// See [`Comm::on_lost_group`].
+    lost_group: AtomicBool,
     slots: Box<[AtomicU32]>,
     cells: Box<[RunCell]>,
     ring: Ring,
@@ -227,6 +229,7 @@ impl Comm {
             asked_group: AtomicU64::new(0),
             begun_before: AtomicU64::new(0),
             digest: Digest::default(),
+            lost_group: AtomicBool::new(false),
             slots: (0..SLOT_PLANS_MAX).map(|_| AtomicU32::new(0)).collect(),
             cells: (0..RUN_SLOTS_MAX).map(|_| RunCell::default()).collect(),
             ring: Ring::new(records),

@@ -95,7 +95,10 @@ pub fn settings() -> &'static Arc<Config> {
         let read = |path: &Path| config::read_file_until(path, deadline);
         let loaded = match config::not_text(std::env::vars_os()) {
             Some(e) => Err(e),
-            None => Config::load(|k| std::env::var(k).ok(), read),
+            None => match config::unknown_variable(std::env::vars_os().filter(|v| !v.1.is_empty()).map(|v| v.0)) {
+                Some(e) => Err(e),
+                None => Config::load(|k| std::env::var(k).ok(), read),
+            },
         };
         Arc::new(loaded.unwrap_or_else(|e| {
             abi::log::warn(&format!("{e}; the plugin stays off"));

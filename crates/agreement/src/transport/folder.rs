@@ -17,8 +17,8 @@
 
 use super::{Endpoint, TransportEvent};
 use crate::roster::{Announcement, ProcessId, RANKS_MAX, assemble};
-use std::collections::{BTreeMap, BTreeSet};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -104,7 +104,8 @@ impl Folder {
         let schedule = PollSchedule { next: Instant::now(), pause: POLL_INTERVAL };
         let (pending, notes) = (BTreeMap::new(), Vec::new());
         let key = GroupKey::new(token, b"folder");
-        let mut folder = Folder { root: job, held: None, key, process, number: 0, pending, unusable: false, notes, schedule };
+        let mut folder =
+            Folder { root: job, held: None, key, process, number: 0, pending, unusable: false, notes, schedule };
         folder.open().map_err(|e| {
             let what = "choose a folder that only the job's user can write to, on every host of the job";
             io::Error::new(e.kind(), format!("{}: {e}; {what}", root.display()))
@@ -178,8 +179,7 @@ impl Folder {
             _ => false,
         };
         let at = |folder: &OwnedFd, name: &str| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
-        same(rustix::fs::lstat(&self.root), &held.job)
-            && same(at(&held.job, &inbox_name(self.process)), &held.inbox)
+        same(rustix::fs::lstat(&self.root), &held.job) && same(at(&held.job, &inbox_name(self.process)), &held.inbox)
     }
 
     fn announcement(&self, folder: &OwnedFd, name: &str, comm: u64) -> Option<Announcement> {

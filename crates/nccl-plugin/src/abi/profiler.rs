@@ -277,8 +277,9 @@ unsafe fn start(
                 let e = unsafe { &*event.cast::<WithHead<HeadV5, CollApi>>() };
                 if let Some(comm) = profiled.comm.get() {
                     comm.set_captured(e.event.captured);
-                    if !e.head.parent.is_null() {
-                        comm.set_group(e.head.parent.addr() as u64);
+                    match e.head.parent.addr() as u64 {
+                        0 => comm.on_lost_group(Some(EVENTS.group())),
+                        group => comm.set_group(group),
                     }
                 }
                 // The collective that is launched for this call has this handle as parent. Collectives of a graph are reported at each of its
@@ -288,7 +289,10 @@ unsafe fn start(
             KERNEL_LAUNCH => {
                 // SAFETY: as above; `parent` is the group's handle.
                 let group = unsafe { &*event.cast::<HeadV5>() }.parent.addr() as u64;
-                profiled.comm.get().inspect(|c| c.on_launch(group));
+                profiled.comm.get().inspect(|c| match group {
+                    0 => c.on_lost_group(None),
+                    group => c.on_launch(group),
+                });
                 0
             }
             GROUP_API => EVENTS.group(),
