@@ -26,6 +26,14 @@ pub const LEASE_LEADS: u64 = 12;
 pub const RENEW_LEADS: u64 = 4;
 /// Longest window over which the rate of calls is measured, microseconds; shorter with a short lead.
 const WINDOW_US_MAX: u64 = 5_000_000;
+/// The first window ends after this time, microseconds, if it has so many calls.
+const FIRST_WINDOW_US: u64 = 1_000_000;
+const FIRST_WINDOW_CALLS: u64 = 64;
+/// Windows in a row whose rates are within a tenth of the largest recent one, after which the rate counts as steady.
+const STEADY_WINDOWS: u32 = 2;
+/// The distance of a proposal in percent of what the rate says, for a rate that may rise and for a steady one.
+const MARGIN_PERCENT: u128 = 150;
+const MARGIN_STEADY_PERCENT: u128 = 110;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Stage {
@@ -52,14 +60,19 @@ struct Rate {
     /// Begin of the window: time and calls.
     since: Option<(u64, u64)>,
     per_s: u64,
+    /// Windows in a row like the largest recent one.
+    steady: u32,
 }
 
 impl Rate {
     fn note(&mut self, calls: u64, now_us: u64, window_us: u64) {
         let (since_us, before) = *self.since.get_or_insert((now_us, calls));
         let us = now_us.saturating_sub(since_us);
-        if us >= window_us.max(1) {
+        let is_first = self.per_s == 0 && calls - before >= FIRST_WINDOW_CALLS && us >= FIRST_WINDOW_US;
+        if us >= window_us.max(1) || is_first {
             let now = u128::from(calls - before) * 1_000_000 / u128::from(us);
+            let is_like = now * 10 >= u128::from(self.per_s) * 9 && now * 9 <= u128::from(self.per_s) * 10;
+            self.steady = if is_like { self.steady.saturating_add(1) } else { 0 };
             // An eighth less per window: a job that became slow is believed after some windows, a pause between bursts is not.
             self.per_s = (self.per_s - self.per_s / 8).max(now.min(u128::from(AHEAD_MAX)) as u64);
             self.since = Some((now_us, calls));
@@ -254,8 +267,8 @@ impl Leader {
     /// Calls from the farthest rank to a proposal's first call.
     fn distance(&self) -> u64 {
         let us = u128::from(self.lead_us + if self.lead_us > 0 { RECOVERY_US.min(self.lead_us) } else { 0 });
-        // Half as much again: the rate may rise.
-        let calls = u128::from(self.rate.per_s) * us * 3 / 2_000_000;
+        let percent = if self.rate.steady >= STEADY_WINDOWS { MARGIN_STEADY_PERCENT } else { MARGIN_PERCENT };
+        let calls = u128::from(self.rate.per_s) * us * percent / 100_000_000;
         self.ahead.max(calls.min(u128::from(AHEAD_MAX)) as u64)
     }
 
