@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 use wire::Writer;
+use wire::auth::GroupKey;
 
 /// In memory where there is such a file system.
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -26,6 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     let job = std::fs::read_dir(&*ROOT).unwrap().next().unwrap().unwrap().path();
     let folders = [job.join("comm-0000000000000005"), job.join("box-0000000000000001"), job.clone()];
     std::fs::create_dir_all(&folders[0]).unwrap();
+    let key = GroupKey::new(b"token", b"folder");
     let mut rest = bytes;
     // Three bytes of head: where, and the lengths of name and content.
     while let Some((head, after)) = rest.split_first_chunk::<3>() {
@@ -34,14 +36,16 @@ fuzz_target!(|bytes: &[u8]| {
         rest = next;
         let folder = &folders[usize::from(head[0]) % 3];
         // One kind has the name and the form of a real announcement, with the given numbers.
-        let mut w = Writer::default();
+        let (mut w, sealed);
+        w = Writer::default();
         let (name, content) = match head[0] >> 4 {
             0 => {
                 let number = |i: usize| content.get(i).copied().unwrap_or(0);
                 let process = u64::from(number(0) & 3);
                 let theirs = Announcement { rank: i32::from(number(1) & 3), process, host: 2, ..mine.clone() };
                 theirs.write(&mut w);
-                (format!("{process:016x}-0").into_bytes(), w.0.as_slice())
+                sealed = key.seal(process, 5, &w.0);
+                (format!("{process:016x}-0").into_bytes(), sealed.as_slice())
             }
             _ => (name.to_vec(), content),
         };

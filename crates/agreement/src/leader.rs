@@ -1,6 +1,6 @@
 //! The rank that proposes epochs and decides on them.
 
-use crate::digest::{CallDigest, checkpoint_before};
+use crate::digest::{CHECKPOINT_CALLS, CallDigest};
 use crate::{Epoch, SlotPlan, ToLeader, ToMember};
 use std::sync::Arc;
 
@@ -26,6 +26,14 @@ pub const LEASE_LEADS: u64 = 12;
 pub const RENEW_LEADS: u64 = 4;
 /// Longest window over which the rate of calls is measured, microseconds; shorter with a short lead.
 const WINDOW_US_MAX: u64 = 5_000_000;
+/// The first window ends after this time, microseconds, if it has so many calls.
+const FIRST_WINDOW_US: u64 = 1_000_000;
+const FIRST_WINDOW_CALLS: u64 = 64;
+/// Windows in a row whose rates are within a tenth of the largest recent one, after which the rate counts as steady.
+const STEADY_WINDOWS: u32 = 2;
+/// The distance of a proposal in percent of what the rate says, for a rate that may rise and for a steady one.
+const MARGIN_PERCENT: u128 = 150;
+const MARGIN_STEADY_PERCENT: u128 = 110;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Stage {
@@ -52,14 +60,19 @@ struct Rate {
     /// Begin of the window: time and calls.
     since: Option<(u64, u64)>,
     per_s: u64,
+    /// Windows in a row like the largest recent one.
+    steady: u32,
 }
 
 impl Rate {
     fn note(&mut self, calls: u64, now_us: u64, window_us: u64) {
         let (since_us, before) = *self.since.get_or_insert((now_us, calls));
         let us = now_us.saturating_sub(since_us);
-        if us >= window_us.max(1) {
+        let is_first = self.per_s == 0 && calls - before >= FIRST_WINDOW_CALLS && us >= FIRST_WINDOW_US;
+        if us >= window_us.max(1) || is_first {
             let now = u128::from(calls - before) * 1_000_000 / u128::from(us);
+            let is_like = now * 10 >= u128::from(self.per_s) * 9 && now * 9 <= u128::from(self.per_s) * 10;
+            self.steady = if is_like { self.steady.saturating_add(1) } else { 0 };
             // An eighth less per window: a job that became slow is believed after some windows, a pause between bursts is not.
             self.per_s = (self.per_s - self.per_s / 8).max(now.min(u128::from(AHEAD_MAX)) as u64);
             self.since = Some((now_us, calls));
@@ -128,6 +141,7 @@ pub struct Leader {
     left: Vec<bool>,
     /// The number of calls at which digests are compared, and the first that arrived.
     check: (u64, Option<(CallDigest, usize)>),
+    checkpoint_calls: u64,
     difference: Option<Difference>,
     differs: bool,
 }
@@ -161,6 +175,7 @@ impl Leader {
             closed: false,
             left: vec![false; members],
             check: (0, None),
+            checkpoint_calls: CHECKPOINT_CALLS,
             difference: None,
             differs: false,
         }
@@ -186,6 +201,12 @@ impl Leader {
     /// Epochs lapse after this many calls, whatever the lead.
     pub fn lease_calls(mut self, calls: u64) -> Self {
         self.lease_calls = Some(calls);
+        self
+    }
+
+    /// Digests are kept at multiples of this number of calls, for models with few calls.
+    pub fn compare_every(mut self, calls: u64) -> Self {
+        self.checkpoint_calls = calls.max(1);
         self
     }
 
@@ -220,7 +241,7 @@ impl Leader {
 
     /// A member has left, or ranks count different calls: no arms are proposed any more.
     pub fn is_closed(&self) -> bool {
-        self.closed
+        self.closed || self.differs
     }
 
     /// The largest number of begun calls that any member has reported.
@@ -246,8 +267,8 @@ impl Leader {
     /// Calls from the farthest rank to a proposal's first call.
     fn distance(&self) -> u64 {
         let us = u128::from(self.lead_us + if self.lead_us > 0 { RECOVERY_US.min(self.lead_us) } else { 0 });
-        // Half as much again: the rate may rise.
-        let calls = u128::from(self.rate.per_s) * us * 3 / 2_000_000;
+        let percent = if self.rate.steady >= STEADY_WINDOWS { MARGIN_STEADY_PERCENT } else { MARGIN_PERCENT };
+        let calls = u128::from(self.rate.per_s) * us * percent / 100_000_000;
         self.ahead.max(calls.min(u128::from(AHEAD_MAX)) as u64)
     }
 
@@ -260,7 +281,7 @@ impl Leader {
         now_us: u64,
         mut send: impl FnMut(usize, ToMember),
     ) -> Option<Arc<Epoch>> {
-        if !self.is_idle() || self.closed {
+        if !self.is_idle() || self.closed || self.differs {
             return None;
         }
         self.note_begun(begun_here);
@@ -290,6 +311,8 @@ impl Leader {
             return;
         }
         let mut epoch = Epoch::clone(epoch);
+        // All members have just said how many calls they have begun: the acknowledgements compare digests there.
+        epoch.check_at = self.begin_check(now_us);
         let distance = self.distance();
         if !epoch.renews {
             epoch.from_call = self.aligned(self.farthest + distance);
@@ -299,6 +322,9 @@ impl Leader {
         let by_lead = (self.lead_us > 0 && self.lapses).then(|| distance.saturating_mul(LEASE_LEADS));
         if let Some(calls) = self.lease_calls.or(by_lead).filter(|_| epoch.renews || !epoch.plans.is_empty()) {
             epoch.until_call = epoch.from_call.saturating_add(calls);
+        }
+        if self.differs {
+            epoch.until_call = u64::MAX;
         }
         self.stage = Stage::Proposed { epoch: Arc::new(epoch), since_us: now_us };
         self.begin_stage(now_us, send);
@@ -372,7 +398,7 @@ impl Leader {
         }
         let (epoch, begun) = match message {
             ToLeader::Ready { epoch, begun, .. }
-            | ToLeader::Ack { epoch, begun }
+            | ToLeader::Ack { epoch, begun, .. }
             | ToLeader::Refuse { epoch, begun }
             | ToLeader::Confirm { epoch, begun } => (*epoch, *begun),
             ToLeader::Status { begun, .. } => (0, *begun),
@@ -383,7 +409,10 @@ impl Leader {
         if let Some(b) = self.begun.get_mut(from) {
             *b = begun.max(*b);
         }
-        if let ToLeader::Ready { digest: Some(d), .. } | ToLeader::Status { digest: Some(d), .. } = message {
+        if let ToLeader::Ready { digest: Some(d), .. }
+        | ToLeader::Ack { digest: Some(d), .. }
+        | ToLeader::Status { digest: Some(d), .. } = message
+        {
             self.compare(from, *d, now_us, &mut send);
         }
         match (&self.stage, message) {
@@ -436,7 +465,8 @@ impl Leader {
     /// Chooses the number of calls at which digests are compared next: one that all members have reported.
     fn begin_check(&mut self, now_us: u64) -> u64 {
         self.checked_us = now_us;
-        self.check = (checkpoint_before(self.begun.iter().copied().min().unwrap_or(0)), None);
+        let begun = self.begun.iter().copied().min().unwrap_or(0);
+        self.check = (begun - begun % self.checkpoint_calls, None);
         self.check.0
     }
 
@@ -445,16 +475,15 @@ impl Leader {
             return;
         }
         let (first, member) = *self.check.1.get_or_insert((d, from));
-        if first.hash != d.hash {
+        if !first.agrees(d) {
             self.differs = true;
             self.difference = Some(Difference { calls: d.calls, members: [member, from] });
-            self.stopped = true;
-            // A proposal of AUTO may go on.
-            let arms = match &self.stage {
-                Stage::Asked { epoch, .. } | Stage::Proposed { epoch, .. } => epoch.renews || !epoch.plans.is_empty(),
+            // No arms change any more, because ranks would change them at different calls. A renewal changes none.
+            let changes = match &self.stage {
+                Stage::Asked { epoch, .. } | Stage::Proposed { epoch, .. } => !epoch.renews,
                 _ => false,
             };
-            if arms {
+            if changes {
                 self.decide(false, now_us, send);
             }
         }
@@ -490,7 +519,8 @@ impl Leader {
     fn renew_or_check(&mut self, now_us: u64, send: &mut impl FnMut(usize, ToMember)) {
         let Some(e) = self.in_force.clone() else { return };
         let distance = self.distance();
-        let near = self.farthest + distance.saturating_mul(RENEW_LEADS) >= e.until_call;
+        // Ranks that count different calls must not reach the lapse: the epoch is renewed at once, without an end.
+        let near = self.differs || self.farthest + distance.saturating_mul(RENEW_LEADS) >= e.until_call;
         if near && !self.stopped && !self.closed && self.farthest + distance <= e.until_call {
             self.last_number += 1;
             let renewal = Epoch { renews: true, ..Epoch::new(self.last_number, e.until_call, Vec::new()) };
@@ -519,7 +549,8 @@ impl Leader {
         std::mem::take(&mut self.lapsed)
     }
 
-    /// The first difference between ranks' digests, once. From then on no arms are proposed or renewed.
+    /// The first difference between ranks' digests, once. From then on nothing is proposed, not even AUTO: ranks that count different calls would
+    /// change at different calls. The arms in force stay, and their epoch is renewed without an end.
     pub fn take_difference(&mut self) -> Option<Difference> {
         self.difference.take()
     }
@@ -555,7 +586,8 @@ mod tests {
         now_us: u64,
         /// Members that hear nothing.
         cut: Vec<usize>,
-        hash: Vec<u64>,
+        /// Calls that this member has counted and NCCL has not launched. All calls are equal, so all hashes are.
+        counted_too_much: Vec<u64>,
     }
 
     impl Job {
@@ -566,7 +598,7 @@ mod tests {
                 begun: 0,
                 now_us: 0,
                 cut: Vec::new(),
-                hash: vec![1; members],
+                counted_too_much: vec![0; members],
             }
         }
 
@@ -577,12 +609,18 @@ mod tests {
                 }
                 let Some(mut answer) = self.members[to].on_message(&message, self.begun, |_| true) else { continue };
                 let at = match &message {
-                    ToMember::Ask(e) => e.check_at,
+                    ToMember::Ask(e) | ToMember::Propose(e) => e.check_at,
                     ToMember::Check { at } => *at,
                     _ => 0,
                 };
-                if let ToLeader::Ready { digest, .. } | ToLeader::Status { digest, .. } = &mut answer {
-                    *digest = Some(CallDigest { calls: at, hash: if at == 0 { 0 } else { self.hash[to] } });
+                if let ToLeader::Ready { digest, .. } | ToLeader::Ack { digest, .. } | ToLeader::Status { digest, .. } =
+                    &mut answer
+                {
+                    *digest = Some(CallDigest {
+                        calls: at,
+                        hash: 7,
+                        sequence: if at == 0 { 0 } else { at - self.counted_too_much[to] },
+                    });
                 }
                 self.leader.on_message(to, &answer, self.now_us, |to, m| out.push((to, m)));
             }
@@ -704,20 +742,35 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_count_different_calls_are_found_and_get_no_arms_any_more() {
+    fn a_rank_that_counts_one_call_or_one_period_too_many_is_found_and_no_arms_change_any_more() {
+        for too_many in [1, 8] {
+            let mut job = with_lead(3);
+            job.propose(plans());
+            job.run(5 * LEAD_US);
+            assert!(job.leader.take_ended().unwrap().committed && job.leader.take_difference().is_none());
+            job.counted_too_much[2] = too_many;
+            job.run(CHECK_US + LEAD_US);
+            let d = job.leader.take_difference().unwrap();
+            assert!(
+                d.members.contains(&2) && d.calls > 0 && d.calls.is_multiple_of(crate::digest::CHECKPOINT_CALLS),
+                "{d:?}"
+            );
+            assert_eq!(job.leader.take_difference(), None, "said once");
+            job.run(60 * LEAD_US);
+            assert!(!job.leader.take_lapsed() && !job.propose(Vec::new()), "neither a lapse nor AUTO");
+            assert!(job.members.iter().all(|m| m.boundary() == u64::MAX), "no call remains at which arms change");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_has_miscounted_since_the_last_message_gets_no_arms() {
         let mut job = with_lead(3);
-        job.propose(plans());
-        job.run(5 * LEAD_US);
-        assert!(job.leader.take_ended().unwrap().committed && job.leader.take_difference().is_none());
-        job.hash[2] = 2;
-        job.run(CHECK_US + LEAD_US);
-        let d = job.leader.take_difference().unwrap();
-        assert!(
-            d.members.contains(&2) && d.calls > 0 && d.calls.is_multiple_of(crate::digest::CHECKPOINT_CALLS),
-            "{d:?}"
-        );
-        assert_eq!(job.leader.take_difference(), None, "said once");
-        job.run(60 * LEAD_US);
-        assert!(job.leader.take_lapsed() && job.leader.in_force.is_none());
+        job.run(2 * LEAD_US); // 2,000 calls, of which the leader has heard nothing from the others
+        job.counted_too_much[1] = 1;
+        assert!(job.propose(plans()));
+        job.run(10 * LEAD_US);
+        assert!(job.leader.take_difference().is_some_and(|d| d.members.contains(&1) && d.calls > 0));
+        assert!(!job.leader.take_ended().unwrap().committed);
+        assert!(job.members.iter().all(|m| m.boundary() == u64::MAX && m.bound_to().is_none()));
     }
 }

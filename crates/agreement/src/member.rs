@@ -84,7 +84,8 @@ impl Member {
     }
 
     fn on_proposal(&mut self, e: &Arc<Epoch>, begun: u64, can_run: impl FnOnce(&Epoch) -> bool) -> Option<ToLeader> {
-        let (ack, refuse) = (ToLeader::Ack { epoch: e.number, begun }, ToLeader::Refuse { epoch: e.number, begun });
+        let (ack, refuse) =
+            (ToLeader::Ack { epoch: e.number, begun, digest: None }, ToLeader::Refuse { epoch: e.number, begun });
         if e.number <= self.settled {
             // Late or duplicated. A committed proposal needs no answer; any other was refused or is void.
             return (e.number > self.committed).then_some(refuse);
@@ -162,7 +163,7 @@ mod tests {
         let e = epoch(1, 10);
         assert_eq!(
             m.on_message(&ToMember::Propose(e.clone()), 10, |_| true),
-            Some(ToLeader::Ack { epoch: 1, begun: 10 })
+            Some(ToLeader::Ack { epoch: 1, begun: 10, digest: None })
         );
         assert_eq!((m.boundary(), m.action_at(9), m.action_at(10)), (10, CallAction::Proceed, CallAction::Wait));
         assert_eq!(m.on_message(&ToMember::Commit(1), 11, |_| true), Some(ToLeader::Confirm { epoch: 1, begun: 11 }));
@@ -203,7 +204,7 @@ mod tests {
     /// A member that has acknowledged this epoch and knows that it is committed.
     fn committed(m: &mut Member, e: &Arc<Epoch>) {
         let ack = m.on_message(&ToMember::Propose(e.clone()), 0, |_| true);
-        assert_eq!(ack, Some(ToLeader::Ack { epoch: e.number, begun: 0 }));
+        assert_eq!(ack, Some(ToLeader::Ack { epoch: e.number, begun: 0, digest: None }));
         m.on_message(&ToMember::Commit(e.number), 0, |_| true);
     }
 

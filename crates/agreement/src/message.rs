@@ -62,6 +62,8 @@ pub enum ToLeader {
         epoch: u64,
         /// Calls that this member has begun.
         begun: u64,
+        /// As in [`Ready`](ToLeader::Ready), at the proposal's [`Epoch::check_at`].
+        digest: Option<CallDigest>,
     },
     /// The member does not hold the proposal: it has begun the first call, or cannot run an arm.
     Refuse {
@@ -142,7 +144,10 @@ impl ToMember {
 impl ToLeader {
     pub fn write(&self, w: &mut Writer) {
         match self {
-            ToLeader::Ack { epoch, begun } => w.u8(0).u64(*epoch).u64(*begun),
+            ToLeader::Ack { epoch, begun, digest } => {
+                write_digest(w.u8(0).u64(*epoch).u64(*begun), digest);
+                w
+            }
             ToLeader::Refuse { epoch, begun } => w.u8(1).u64(*epoch).u64(*begun),
             ToLeader::Confirm { epoch, begun } => w.u8(2).u64(*epoch).u64(*begun),
             ToLeader::Readings(all) => {
@@ -194,7 +199,7 @@ impl ToLeader {
             return Ok(ToLeader::Ready { epoch, begun, digest, slots });
         }
         Ok(match kind {
-            0 => ToLeader::Ack { epoch, begun },
+            0 => ToLeader::Ack { epoch, begun, digest: read_digest(r)? },
             1 => ToLeader::Refuse { epoch, begun },
             2 => ToLeader::Confirm { epoch, begun },
             _ => return Err(Malformed("unknown kind of message to the leader")),
@@ -206,14 +211,14 @@ impl ToLeader {
 fn write_digest(w: &mut Writer, digest: &Option<CallDigest>) {
     match digest {
         None => w.u8(0),
-        Some(d) => w.u8(1).u64(d.calls).u64(d.hash),
+        Some(d) => w.u8(1).u64(d.calls).u64(d.hash).u64(d.sequence),
     };
 }
 
 fn read_digest(r: &mut Reader<'_>) -> Result<Option<CallDigest>, Malformed> {
     match r.u8()? {
         0 => Ok(None),
-        1 => Ok(Some(CallDigest { calls: r.u64()?, hash: r.u64()? })),
+        1 => Ok(Some(CallDigest { calls: r.u64()?, hash: r.u64()?, sequence: r.u64()? })),
         _ => Err(Malformed("neither a digest nor none")),
     }
 }
@@ -293,10 +298,10 @@ mod tests {
 
         #[test]
         fn messages_of_members_survive_encoding(kind in 0u8..8, epoch: u64, begun: u64, k: u64, time_us in 0.0f64..1e9, mask: u32, kept: bool) {
-            let digest = kept.then_some(CallDigest { calls: k, hash: epoch });
+            let digest = kept.then_some(CallDigest { calls: k, hash: epoch, sequence: begun });
             let slot = Slot { collective: Collective::AllReduce, bucket: 20 };
             let message = match kind {
-                0 => ToLeader::Ack { epoch, begun },
+                0 => ToLeader::Ack { epoch, begun, digest },
                 1 => ToLeader::Refuse { epoch, begun },
                 2 => ToLeader::Confirm { epoch, begun },
                 3 => ToLeader::Stop,

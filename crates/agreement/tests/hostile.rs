@@ -484,6 +484,7 @@ fn a_vanished_folder_is_reported_once_and_works_again_when_it_is_back() {
     let mut events = Vec::new();
     while events.is_empty() && begin.elapsed() < PATIENCE {
         ends[0].poll(Duration::ZERO, &mut events);
+        ends[1].poll(Duration::ZERO, &mut Vec::new()); // finds the new folder
         ends[1].send(ids[0], b"here");
         ends[0].poll(Duration::ZERO, &mut events);
     }
@@ -509,6 +510,86 @@ fn an_unusable_folder_is_refused_with_a_remedy() {
     assert_eq!(std::fs::metadata(&job).unwrap().permissions().mode() & 0o777, 0o700);
     std::fs::set_permissions(&job, std::fs::Permissions::from_mode(0o777)).unwrap();
     assert!(refused(folder.path()).contains("can be written by other users"));
+}
+
+/// A folder that this other user owns, as if that user had made it; `None` unless this process may do so.
+const OTHER: u32 = 65_534;
+fn give_to_other(path: &Path) -> Option<()> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: only root can make folders of another user");
+        return None;
+    }
+    std::os::unix::fs::chown(path, Some(OTHER), Some(OTHER)).unwrap();
+    Some(())
+}
+
+#[test]
+fn a_folder_of_another_user_is_refused_before_the_job_and_obeyed_by_no_rank_in_the_middle_of_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(90), unique(91)]);
+    let token = b"a secret of the job";
+    let path = folder.path().join(format!("job-{:016x}", wire::bytes::hash(token)));
+    // Made first by the other user, with a mode that no third one can write to.
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(()) = give_to_other(&path) else { return };
+    let e = Folder::for_job(folder.path(), token, 1).map(|_| ()).unwrap_err().to_string();
+    assert!(e.contains("belongs to user 65534") && e.contains("choose a folder"), "{e}");
+    std::fs::remove_dir(&path).unwrap();
+    // In the place of the job's folder, and of an inbox, while the job runs.
+    let mut ends = in_folder(folder.path(), token, &ids);
+    announce_all(&mut ends, 5, &ids);
+    until(&mut ends, |e| e.iter().all(|e| is_complete(e)));
+    let inbox = path.join(format!("box-{:016x}", ids[0]));
+    for (place, made) in [(&inbox, &inbox), (&path, &inbox)] {
+        let gone = folder.path().join("gone");
+        std::fs::rename(place, &gone).unwrap();
+        std::fs::create_dir_all(made).unwrap();
+        std::fs::write(made.join(format!("{:016x}-0", ids[1])), b"obey").unwrap();
+        give_to_other(made);
+        give_to_other(place);
+        let (begin, mut notes) = (Instant::now(), Vec::new());
+        let mut events = Vec::new();
+        while notes.is_empty() && begin.elapsed() < PATIENCE {
+            ends[0].poll(Duration::from_millis(20), &mut events);
+            notes.extend(ends[0].notes());
+        }
+        assert!(matches!(notes.as_slice(), [n] if n.contains("belongs to user 65534")), "{notes:?}");
+        assert_eq!(events, []);
+        std::fs::remove_dir_all(place).unwrap();
+        std::fs::rename(&gone, place).unwrap();
+        while ends[0].notes().is_empty() && begin.elapsed() < PATIENCE {
+            ends[0].poll(Duration::from_millis(20), &mut events);
+        }
+        assert_eq!(events, []);
+    }
+}
+
+#[test]
+fn files_of_another_writer_links_and_files_of_another_user_are_no_messages() {
+    let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(92), unique(93)]);
+    let mut ends = in_folder(folder.path(), b"token", &ids);
+    announce_all(&mut ends, 5, &ids);
+    until(&mut ends, |e| e.iter().all(|e| is_complete(e)));
+    let inbox = job(folder.path()).join(format!("box-{:016x}", ids[0]));
+    ends[1].send(ids[0], b"sealed");
+    let name = |n: u32| inbox.join(format!("{:016x}-{n:016x}", ids[1]));
+    let sealed = std::fs::read(name(1)).unwrap();
+    assert!(sealed.starts_with(b"sealed") && sealed.len() > 6);
+    // Without the token; through a link; the same file from another sender; of another user.
+    std::fs::write(name(2), b"obey").unwrap();
+    std::fs::write(folder.path().join("elsewhere"), &sealed).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("elsewhere"), name(3)).unwrap();
+    std::fs::write(inbox.join(format!("{:016x}-4", ids[0])), &sealed).unwrap();
+    std::fs::write(name(5), &sealed).unwrap();
+    let one_too_many = usize::from(give_to_other(&name(5)).is_none());
+    let mut events = Vec::new();
+    let begin = Instant::now();
+    while events.is_empty() && begin.elapsed() < PATIENCE {
+        ends[0].poll(Duration::from_millis(20), &mut events);
+    }
+    let message = TransportEvent::Message { from: ids[1], body: b"sealed".to_vec() };
+    assert_eq!(events, vec![message; 1 + one_too_many]);
 }
 
 /// Set in the child process that plays the evil one.

@@ -1,7 +1,7 @@
 //! Model checking of every schedule of two small instances: two ranks with two proposals, three ranks with one proposal. Every message may be lost,
 //! late or duplicated, in any order; every process may stop at any point.
 
-use agreement::{CallAction, Leader, Member, Slot, SlotPlan, ToLeader, ToMember};
+use agreement::{CallAction, CallDigest, Leader, Member, Slot, SlotPlan, ToLeader, ToMember};
 use stateright::{Checker, Model, Property};
 use std::collections::BTreeSet;
 
@@ -23,6 +23,8 @@ struct State {
     renewed: u64,
     /// Questions of the last rank that no call follows.
     asked: u64,
+    /// Calls that the last rank has counted and not launched, and how many it had counted before.
+    miscounted: (u64, u64),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +34,8 @@ enum Action {
     AskOnly,
     /// A stranger tells the last rank to use other arms.
     Evil,
+    /// The last rank counts calls that it does not launch.
+    Miscount,
     Renew,
     Propose,
     GiveUp,
@@ -63,6 +67,10 @@ enum Rule {
     UncheckedTable,
     /// A stranger's verdicts count as the leader's.
     AnyoneLeads,
+    /// Digests are hashes of the calls alone, without NCCL's own numbers.
+    HashAlone,
+    /// Digests are compared at a number of calls of earlier messages only.
+    StaleCount,
 }
 
 struct Job {
@@ -80,6 +88,8 @@ struct Job {
     disturbed: bool,
     /// The last rank cannot run the arms.
     unequal: bool,
+    /// Calls that the last rank counts and does not launch: one call, or a period of a loop. All calls are equal.
+    miscounts: u64,
 }
 
 impl Default for Job {
@@ -93,6 +103,7 @@ impl Default for Job {
             lease: None,
             disturbed: false,
             unequal: false,
+            miscounts: 0,
         }
     }
 }
@@ -128,13 +139,42 @@ impl State {
         let begun = self.begun[i];
         let answer = self.members[i].on_message(message, if rule == Rule::NoVeto { 0 } else { begun }, |_| can);
         // The reported count only helps the leader to choose the first call. Here the leader knows no more than its own count, the worst case.
+        if job.miscounts > 0 {
+            return answer.map(|a| self.with_digest(i, message, a, rule));
+        }
         answer.map(|a| match a {
-            ToLeader::Ack { epoch, .. } => ToLeader::Ack { epoch, begun: 0 },
+            ToLeader::Ack { epoch, digest, .. } => ToLeader::Ack { epoch, begun: 0, digest },
             ToLeader::Ready { epoch, digest, slots, .. } => ToLeader::Ready { epoch, begun: 0, digest, slots },
             ToLeader::Refuse { epoch, .. } => ToLeader::Refuse { epoch, begun: 0 },
             ToLeader::Confirm { epoch, .. } => ToLeader::Confirm { epoch, begun: 0 },
             other => other,
         })
+    }
+
+    /// The answer with the rank's digest at the number of calls that the message names.
+    fn with_digest(&self, i: usize, message: &ToMember, answer: ToLeader, rule: Rule) -> ToLeader {
+        let e = match message {
+            ToMember::Ask(e) | ToMember::Propose(e) => e.clone(),
+            _ => std::sync::Arc::new(agreement::Epoch::new(0, 0, Vec::new())),
+        };
+        let (by, before) = if i + 1 == self.members.len() { self.miscounted } else { (0, 0) };
+        let calls = e.check_at;
+        let sequence = match calls {
+            _ if rule == Rule::HashAlone => 0,
+            c if c <= before => c + 1,
+            c if c <= before + by => 0, // NCCL has launched nothing for this call
+            c => c - by + 1,
+        };
+        let own = Some(CallDigest { calls, hash: calls, sequence });
+        match answer {
+            ToLeader::Ready { epoch, begun, slots, .. } => ToLeader::Ready { epoch, begun, digest: own, slots },
+            ToLeader::Ack { epoch, .. } => {
+                ToLeader::Ack { epoch, begun: 0, digest: own.filter(|_| rule != Rule::StaleCount) }
+            }
+            ToLeader::Refuse { epoch, .. } => ToLeader::Refuse { epoch, begun: 0 },
+            ToLeader::Confirm { epoch, .. } => ToLeader::Confirm { epoch, begun: 0 },
+            other => other,
+        }
     }
 
     fn on_answer(&mut self, i: usize, message: &ToLeader, job: &Job) {
@@ -161,9 +201,13 @@ impl Model for Job {
         if let Some((calls, _)) = self.lease {
             leader = leader.lease_calls(calls);
         }
+        if self.miscounts > 0 {
+            leader = leader.compare_every(1);
+        }
         vec![State {
             renewed: 0,
             asked: 0,
+            miscounted: (0, 0),
             leader,
             members: vec![Member::default(); self.ranks],
             begun: vec![0; self.ranks],
@@ -178,7 +222,12 @@ impl Model for Job {
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
         actions.extend((0..self.ranks).filter(|i| s.begun[*i] < self.calls || s.waits[*i]).map(Action::Call));
-        if s.leader.is_idle() && s.proposed < self.proposals {
+        if self.miscounts > 0 && s.miscounted.0 == 0 && s.proposed == 0 {
+            actions.push(Action::Miscount);
+        }
+        // A rank's error is seen at a number of calls that all ranks have passed since.
+        let shows = s.miscounted.0 == 0 || s.begun.iter().all(|b| *b > s.miscounted.0 + s.miscounted.1);
+        if s.leader.is_idle() && s.proposed < self.proposals && shows {
             actions.push(Action::Propose);
         }
         if self.disturbed && s.asked == 0 {
@@ -247,6 +296,11 @@ impl Model for Job {
                     s.members[last].on_message(&ToMember::Commit(99), s.begun[last], |_| true);
                 }
             }
+            Action::Miscount => {
+                let last = self.ranks - 1;
+                s.miscounted = (self.miscounts, s.begun[last]);
+                s.begun[last] += self.miscounts;
+            }
             Action::Renew => {
                 s.renewed += 1;
                 let mut out = Vec::new();
@@ -294,6 +348,11 @@ impl Model for Job {
         ];
         if self.unequal {
             return all; // no epoch is ever in force
+        }
+        if self.miscounts > 0 {
+            all.push(Property::<Self>::sometimes("an error of the count is found", |_, s| {
+                s.miscounted.0 > 0 && s.leader.is_closed()
+            }));
         }
         all.extend([
             Property::<Self>::sometimes("all ranks use an epoch", |_, s| {
@@ -362,6 +421,13 @@ fn nor_if_members_are_asked_first_if_epochs_lapse_or_are_renewed_if_a_table_is_u
 }
 
 #[test]
+fn nor_if_a_rank_counts_one_call_or_a_period_of_equal_calls_that_it_does_not_launch() {
+    for miscounts in [1, 2] {
+        check(Job { calls: 2 + miscounts, asks: true, miscounts, ..Job::default() });
+    }
+}
+
+#[test]
 fn the_checker_finds_a_breaking_schedule_for_every_broken_rule() {
     use Rule::*;
     let lease = Job { calls: 4, lease: Some((1, 1)), ..Job::default() };
@@ -371,7 +437,12 @@ fn the_checker_finds_a_breaking_schedule_for_every_broken_rule() {
         [LapsesAlone, RenewsAlone].map(|rule| Job { rule, lease: lease.lease, calls: lease.calls, ..Job::default() });
     let disturbed = [CountsQuestions, AnyoneLeads].map(|rule| Job { rule, disturbed: true, ..Job::default() });
     let unequal = Job { rule: UncheckedTable, unequal: true, ..Job::default() };
-    for job in jobs.into_iter().chain(renewing).chain(disturbed).chain([unequal]) {
+    let miscounting = [1, 2].map(|miscounts| {
+        [HashAlone, StaleCount].map(|rule| Job { rule, calls: 4 + miscounts, asks: true, miscounts, ..Job::default() })
+    });
+    let all =
+        jobs.into_iter().chain(renewing).chain(disturbed).chain([unequal]).chain(miscounting.into_iter().flatten());
+    for job in all {
         let rule = job.rule;
         let checker = job.checker().threads(1).target_state_count(STATES_MAX).spawn_bfs().join();
         let path = checker.discovery(SAFE).unwrap_or_else(|| panic!("{rule:?} is not detected"));

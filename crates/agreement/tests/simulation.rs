@@ -4,7 +4,7 @@
 //! `LINKWISE_SIMULATION_STEPS=10000000 cargo test -p agreement --test simulation` runs longer, as `make test-plugin-matrix` does.
 
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
-use agreement::{CallAction, Leader, Member, Slot, SlotPlan, ToLeader, ToMember};
+use agreement::{CallAction, CallDigest, Leader, Member, Slot, SlotPlan, ToLeader, ToMember};
 use rand::RngExt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -28,6 +28,8 @@ enum Rule {
     NoVeto,
     /// The leader decides when half of the ranks have acknowledged.
     HalfIsEnough,
+    /// Digests are hashes of the calls alone, without NCCL's own numbers.
+    HashAlone,
 }
 
 #[derive(Clone, Debug)]
@@ -61,6 +63,10 @@ struct World {
     disturbed: Option<(u64, [u64; 2])>,
     /// Only cuts, and each hits a rank that is bound and does not know the verdict.
     aimed: bool,
+    /// Calls between the first call of an epoch and the next proposal.
+    rest: u64,
+    /// A rank that counts so many calls which it does not launch, once, after its first so many calls and shortly after an epoch begins.
+    miscount: Option<(usize, u64, u64)>,
 }
 
 impl Default for World {
@@ -82,6 +88,8 @@ impl Default for World {
             asks: true,
             disturbed: None,
             aimed: false,
+            rest: 0,
+            miscount: None,
         }
     }
 }
@@ -114,6 +122,8 @@ struct Outcome {
     disturbances: u64,
     /// Epochs that lapsed.
     lapsed: u64,
+    /// The digests of two ranks differed.
+    difference: bool,
 }
 
 /// Live ranks by number of calls begun.
@@ -164,6 +174,9 @@ struct Rank {
     /// Calls begun.
     begun: u64,
     in_force: u32,
+    /// Calls counted that were not launched, and how many had been counted before.
+    miscounted: u64,
+    miscounted_at: u64,
     /// Since when the rank waits for a verdict.
     waiting: Option<u64>,
     /// Until when its connection to the leader is broken.
@@ -203,6 +216,8 @@ impl<'a> Simulation<'a> {
             slow: i > 0 && i <= world.slow_ranks,
             begun: 0,
             in_force: 0,
+            miscounted: 0,
+            miscounted_at: 0,
             waiting: None,
             cut_until: 0,
             deaf_until: 0,
@@ -362,7 +377,7 @@ impl<'a> Simulation<'a> {
         }
         let own = self.rule == Rule::OwnRandomNumbers;
         let arm = if own { self.rng.random_range(0..6) } else { self.ranks[i].in_force };
-        self.check_same_arm(self.ranks[i].begun - 1, arm);
+        self.check_same_arm(self.ranks[i].begun - 1 - self.ranks[i].miscounted, arm);
         let time = self.rng.random_range(50..150) * if self.ranks[i].slow { 10 } else { 1 };
         self.schedule(self.now + time, Event::Call(i));
     }
@@ -374,7 +389,19 @@ impl<'a> Simulation<'a> {
             return false;
         }
         self.ranks[i].begun += 1;
-        if self.pace.moved(begun, Some(begun + 1)) {
+        if let Some((rank, after, calls)) = self.world.miscount
+            && rank == i
+            && self.ranks[i].miscounted == 0
+            && begun >= after
+            && self.leader.is_idle()
+            && (self.due_from..self.due_from + 20).contains(&begun)
+        {
+            let rank = &mut self.ranks[i];
+            (rank.miscounted, rank.miscounted_at) = (calls, begun);
+            rank.begun += calls;
+        }
+        let now = self.ranks[i].begun;
+        if self.pace.moved(begun, Some(now)) {
             self.release_held();
         }
         true
@@ -420,7 +447,24 @@ impl<'a> Simulation<'a> {
             rank.in_force = e.number as u32;
         }
         let begun = if self.rule == Rule::NoVeto { 0 } else { rank.begun };
-        if let Some(answer) = rank.member.on_message(&message, begun, |_| true) {
+        if let Some(mut answer) = rank.member.on_message(&message, begun, |_| true) {
+            let at = match &message {
+                ToMember::Ask(e) | ToMember::Propose(e) => e.check_at,
+                ToMember::Check { at } => *at,
+                _ => 0,
+            };
+            if let ToLeader::Ready { digest, .. } | ToLeader::Ack { digest, .. } | ToLeader::Status { digest, .. } =
+                &mut answer
+            {
+                // All calls are equal, so all hashes are.
+                let sequence = match at {
+                    _ if self.rule == Rule::HashAlone => 0,
+                    at if at <= rank.miscounted_at => at,
+                    at if at <= rank.miscounted_at + rank.miscounted => 0, // NCCL has launched nothing for this call
+                    at => at - rank.miscounted,
+                };
+                *digest = Some(CallDigest { calls: at, hash: at, sequence });
+            }
             let mut w = wire::Writer::default();
             answer.write(&mut w);
             self.send(Event::ToLeader(i, w.0));
@@ -450,7 +494,8 @@ impl<'a> Simulation<'a> {
         if self.leader.take_lapsed() {
             self.out.lapsed += 1;
         }
-        if self.leader.is_idle() && begun >= self.due_from {
+        self.out.difference |= self.leader.take_difference().is_some();
+        if self.leader.is_idle() && begun >= self.due_from + self.world.rest {
             self.leader.propose(plans(), begun, now, |to, m| out.push((to, m)));
         }
         self.send_to_members(out);
@@ -533,6 +578,7 @@ fn ranks_agree_on_bad_networks_and_when_ranks_die() {
             asks: seed % 4 > 0,
             disturbed: (seed % 3 == 1).then_some((7_000, [100, 60_000])),
             aimed: false,
+            ..World::default()
         };
         let out = run(&world, Rule::Agreed);
         assert_eq!(out.divergence, None, "{world:?}");
@@ -591,6 +637,41 @@ fn the_check_detects_every_broken_rule() {
     }
     for world in [quiet, wild] {
         assert_eq!(run(&world, Agreed).divergence, None);
+    }
+}
+
+/// Runs in which a rank counts calls of a loop of equal calls that it does not launch: how often a difference was found, and ranks differed.
+fn miscounting(rule: Rule, lead_us: u64) -> (usize, usize) {
+    let runs: Vec<Outcome> = (0..40)
+        .map(|seed| {
+            let miscount = Some((1 + seed as usize % 7, 100 * seed, [1, 1, 4, 64][seed as usize % 4]));
+            let world = World {
+                ranks: 8,
+                steps: 60_000,
+                seed,
+                lead_us,
+                slow_ranks: 0,
+                rest: 300,
+                miscount,
+                ..World::default()
+            };
+            run(&world, rule)
+        })
+        .collect();
+    let count = |what: &dyn Fn(&Outcome) -> bool| runs.iter().filter(|out| what(out)).count();
+    (count(&|out| out.difference), count(&|out| out.divergence.is_some()))
+}
+
+#[test]
+fn one_call_or_one_period_counted_too_many_is_found_by_nccls_numbers_before_an_arm_changes() {
+    for lead_us in [0, 5_000] {
+        let (found, differ) = miscounting(Rule::Agreed, lead_us);
+        let (found_by_hash, differ_by_hash) = miscounting(Rule::HashAlone, lead_us);
+        println!(
+            "lead {lead_us} us: found in {found} of 40 runs, ranks differ in {differ}; by hash alone in {found_by_hash} and {differ_by_hash}"
+        );
+        assert_eq!((found, differ, found_by_hash), (40, 0, 0));
+        assert!(differ_by_hash > 30, "{differ_by_hash}");
     }
 }
 

@@ -210,6 +210,7 @@ static int sums_are_right(size_t bytes) {
   return 1;
 }
 
+enum { DISCARDED = 2 }; // captured into a graph that is never launched
 static int launch(int call, const char *name, size_t bytes, int graph) {
   unsigned long (*launches)(int, unsigned *, unsigned *) = (unsigned long (*)(int, unsigned *, unsigned *))dlsym(RTLD_DEFAULT, "linkwise_emu_launches");
   unsigned grid = 0, block = 0;
@@ -223,6 +224,7 @@ static int launch(int call, const char *name, size_t bytes, int graph) {
     void *g = NULL, *executable = NULL;
     set_device(i);
     int r = ((int (*)(void *, void **))cuda("cudaStreamEndCapture"))(streams[i], &g);
+    if (!r && graph == DISCARDED) { ((int (*)(void *))cuda("cudaGraphDestroy"))(g); continue; }
     if (r || ((int (*)(void **, void *, unsigned long long))cuda("cudaGraphInstantiate"))(&executable, g, 0)) {
       printf("@linkwise error the capture of %s failed with %d\n", name, r);
       return 1;
@@ -238,6 +240,7 @@ static int launch(int call, const char *name, size_t bytes, int graph) {
     if (r) { printf("@linkwise error %s ended with CUDA error %d\n", name, r); return 1; }
   }
   if (!launches && sum_is_known(name) && !sums_are_right(bytes)) { printf("@linkwise error %s of %zu bytes has a wrong sum\n", name, bytes); return 1; }
+  if (graph == DISCARDED) return 0;
   unsigned long count = launches ? launches(0, &grid, &block) - before : 0;
   printf("@linkwise launched %d kernels %lu grid %u block %u\n", call, count, grid, block);
   return 0;
@@ -250,9 +253,13 @@ static volatile int *reached; // by rank: calls begun
 static int meet_every, late_ms, pause_us;
 // LINKWISE_EMU_SIMULATE=call:times makes this rank simulate a call that often before the call, as a planner does on one rank.
 static int simulated_call = -1, simulations;
+// LINKWISE_EMU_CAPTURE=call:times makes this rank capture a call that often into a graph which it destroys without a launch.
+static int captured_call = -1, captures;
 static void prepare_simulations(void) {
   const char *text = getenv("LINKWISE_EMU_SIMULATE");
   if (text && sscanf(text, "%d:%d", &simulated_call, &simulations) != 2) simulated_call = -1;
+  text = getenv("LINKWISE_EMU_CAPTURE");
+  if (text && sscanf(text, "%d:%d", &captured_call, &captures) != 2) captured_call = -1;
 }
 static int prepare_meeting(const char *id_file) {
   const char *every = getenv("LINKWISE_EMU_IN_STEP_EVERY"), *late = getenv("LINKWISE_EMU_LATE_MS"), *pause_text = getenv("LINKWISE_EMU_PAUSE_US");
@@ -302,6 +309,7 @@ static int run_plan(const char *path, const char *mode, int version) {
     size_t bytes = whole_bytes(name, requested);
     printf("@linkwise call %d %s %zu %llu %s\n", call, name, bytes, requested, graph ? "graph" : "plain");
     for (int k = 0; call == simulated_call && k < simulations && !bad; k++) bad = simulate(call, name, bytes, version);
+    for (int k = 0; call == captured_call && k < captures && !bad; k++) bad = launch(call, name, bytes, DISCARDED);
     if (!bad && !graph && strcmp(mode, "launch")) bad = simulate(call, name, bytes, version);
     if (!bad && strcmp(mode, "simulate")) bad = launch(call, name, bytes, graph);
   }

@@ -96,6 +96,9 @@ pub struct BenchSpec {
     /// With one process per rank: a rank, the index of a call, and how often the rank simulates that call (`ncclGroupSimulateEnd`) before it makes
     /// the call. The other ranks only make the call.
     pub simulates: Option<(u32, usize, u32)>,
+    /// With one process per rank: a rank, the index of a call, and how often the rank captures that call into a CUDA graph which it destroys without
+    /// a launch, before it makes the call. The other ranks only make the call.
+    pub captures: Option<(u32, usize, u32)>,
     /// With one process per rank: number of calls after which all processes synchronise, like kernels that wait for
     /// each other. 0: never.
     pub in_step_every: u32,
@@ -126,6 +129,7 @@ impl BenchSpec {
             process_per_rank: false,
             late: None,
             simulates: None,
+            captures: None,
             in_step_every: 0,
             pause: Duration::ZERO,
             in_group: 1,

@@ -8,6 +8,8 @@
 //! its own call with the agreed number.
 //!
 //! A call is a question that NCCL launches. Some questions concern a group that is only simulated ([`provisional`]): their numbers are taken back.
+//! A question about a call that is captured into a CUDA graph has no number: a rank may capture a graph that it never launches, or at another time than
+//! the other ranks, so nothing that ranks count may depend on it. It gets AUTO ([`Captured`]).
 
 mod agree;
 mod decision;
@@ -105,6 +107,16 @@ struct CallRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aborted;
 
+/// The arm of calls that are captured into a CUDA graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Captured {
+    /// NCCL's own choice, which is the same on all ranks whenever each of them captures.
+    #[default]
+    Auto,
+    /// The settled arm in force. It is the same on all ranks only if all ranks capture the same calls between the same other calls.
+    Settled,
+}
+
 /// What the call path decided about a call.
 struct NextArm {
     number: u64,
@@ -146,6 +158,8 @@ pub struct Comm {
     timed: AtomicBool,
     /// The next calls are captured into a CUDA graph.
     captured: AtomicBool,
+    /// The arm of captured calls.
+    captured_arm: Captured,
     /// NCCL reports groups and launches, so that the numbers of a group are provisional until its launch.
     tells_launches: AtomicBool,
     /// NCCL has launched the group of the last questions.
@@ -157,6 +171,8 @@ pub struct Comm {
     asked_group: AtomicU64,
     begun_before: AtomicU64,
     digest: Digest,
+    /// See [`Comm::on_lost_group`].
+    lost_group: AtomicBool,
     slots: Box<[AtomicU32]>,
     cells: Box<[RunCell]>,
     ring: Ring,
@@ -205,6 +221,7 @@ impl Comm {
             records: records > 0,
             timed: AtomicBool::new(false),
             captured: AtomicBool::new(false),
+            captured_arm: Captured::default(),
             tells_launches: AtomicBool::new(false),
             launched: AtomicBool::new(true),
             group: AtomicU64::new(0),
@@ -212,6 +229,7 @@ impl Comm {
             asked_group: AtomicU64::new(0),
             begun_before: AtomicU64::new(0),
             digest: Digest::default(),
+            lost_group: AtomicBool::new(false),
             slots: (0..SLOT_PLANS_MAX).map(|_| AtomicU32::new(0)).collect(),
             cells: (0..RUN_SLOTS_MAX).map(|_| RunCell::default()).collect(),
             ring: Ring::new(records),
@@ -240,6 +258,12 @@ impl Comm {
     /// Sets why the rank only observes although the mode changes arms.
     pub fn with_reason(mut self, why: Option<String>) -> Self {
         self.stays_at_auto = why;
+        self
+    }
+
+    /// Sets the arm of captured calls.
+    pub fn with_captured(mut self, arm: Captured) -> Self {
+        self.captured_arm = arm;
         self
     }
 
@@ -277,6 +301,11 @@ impl Comm {
     /// NCCL has launched the collective of this number, and reports that before the next question.
     pub fn on_collective(&self, sequence: u64) {
         self.digest.set_sequence(sequence);
+    }
+
+    /// NCCL has launched a collective of this group, by its own count of such collectives. The report may come from another thread and late.
+    pub fn on_collective_of(&self, group: u64, collective: Collective, sequence: u64) {
+        self.digest.on_collective_of(group, u64::from(collective.number()) << 56 | (sequence + 1) & ((1 << 56) - 1));
     }
 
     /// NCCL reports whether the next calls are captured into a CUDA graph.
@@ -369,28 +398,38 @@ impl Comm {
         if provisional {
             self.enter_group();
         }
+        if self.captured.load(Ordering::Relaxed) {
+            return Ok(self.arm_of_captured(slot));
+        }
         // SeqCst, paired with `on_message`: either the proposal sees this call as begun, or this call sees the proposal's boundary.
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
         if number >= self.boundary.load(Ordering::SeqCst) {
             crate::overhead::boundary(|| self.cross_boundary(number, log))?;
         }
-        self.digest.add(number, slot, provisional);
-        let captured = self.captured.load(Ordering::Relaxed);
+        self.digest.add(number, slot, if provisional { self.asked_group.load(Ordering::Relaxed) } else { 0 });
+        let captured = false;
         let value = self.slots.get(slot.index()).map_or(0, |s| s.load(Ordering::Relaxed));
         if value & RUNS_FLAG == 0 {
-            let arm =
-                if value & ARM_FLAG == 0 { Arm::AUTO } else { arm_of_code(value & !ARM_FLAG).unwrap_or(Arm::AUTO) };
-            return Ok(NextArm { number, arm, k: None, captured });
+            return Ok(NextArm { number, arm: arm_of_value(value), k: None, captured });
         }
         let Some(cell) = self.cells.get((value & !RUNS_FLAG) as usize) else {
             return Ok(NextArm { number, arm: Arm::AUTO, k: None, captured });
         };
-        if captured {
-            // A captured call is replayed many times: it does not explore and is not counted.
-            return Ok(NextArm { number, arm: cell.settled(), k: None, captured });
-        }
         let (arm, k) = cell.next_call(self.asked_group.load(Ordering::Relaxed));
         Ok(NextArm { number, arm, k: Some(k), captured })
+    }
+
+    /// The arm of a call that is captured into a CUDA graph: it has no number, passes no boundary and does not explore. The record has the number of
+    /// the next call.
+    fn arm_of_captured(&self, slot: Slot) -> NextArm {
+        let arm = match self.captured_arm {
+            Captured::Auto => Arm::AUTO,
+            Captured::Settled => match self.slots.get(slot.index()).map_or(0, |s| s.load(Ordering::Relaxed)) {
+                value if value & RUNS_FLAG == 0 => arm_of_value(value),
+                value => self.cells.get((value & !RUNS_FLAG) as usize).map_or(Arm::AUTO, RunCell::settled),
+            },
+        };
+        NextArm { number: self.begun.load(Ordering::Relaxed), arm, k: None, captured: true }
     }
 
     /// At a boundary: installs the epochs that apply from this call on; waits if this rank is bound and the verdict is unknown.
@@ -529,6 +568,12 @@ impl Comm {
     fn boundary_state(&self) -> MutexGuard<'_, BoundaryState> {
         lock(&self.boundary_state)
     }
+}
+
+/// The arm of a slot's value without runs.
+#[inline]
+fn arm_of_value(value: u32) -> Arm {
+    if value & ARM_FLAG == 0 { Arm::AUTO } else { arm_of_code(value & !ARM_FLAG).unwrap_or(Arm::AUTO) }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

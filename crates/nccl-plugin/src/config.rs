@@ -61,8 +61,8 @@ pub struct Config {
     pub stop_file: Option<PathBuf>,
     /// `LINKWISE_EXPLORE`: `connected` (algorithms that the communicator already uses) or `all`.
     pub explore_all: bool,
-    /// `LINKWISE_GRAPHS=none`: the program captures no CUDA graphs, so mode adaptive may run on releases that do not report captures.
-    pub no_graphs: bool,
+    /// `LINKWISE_GRAPHS`: what the program does with CUDA graphs.
+    pub graphs: Graphs,
     /// `LINKWISE_SIMULATED_GROUPS=none`: the program never calls `ncclGroupSimulateEnd`, so arms may change on releases that do not tell simulated
     /// groups from launched ones.
     pub no_simulated_groups: bool,
@@ -108,6 +108,17 @@ pub enum OnSilence {
     Wait,
     /// The process ends with an error.
     AbortProcess,
+}
+
+/// `LINKWISE_GRAPHS`: what is known about the program's CUDA graphs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Graphs {
+    /// NCCL reports captured calls, which stay at AUTO.
+    Told,
+    /// The program captures no CUDA graphs, so arms may change on releases that do not report captures.
+    None,
+    /// All ranks capture the same calls between the same other calls, so captured calls may use the settled arm.
+    Same,
 }
 
 /// The time that judges an arm.
@@ -188,6 +199,70 @@ const LEAD_S_MAX: f64 = 600.0;
 const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
 /// Settings of tests only.
 const TEST_KEYS: [&str; 5] = ["test", "test_rewards", "test_alone", "test_panic", "test_unlike"];
+
+/// Variables of the plugin that are no settings: the file of settings, those of `linkwise run` and of launchers.
+const OTHER_VARIABLES: [&str; 5] =
+    ["LINKWISE_CONFIG", TOKEN_FALLBACK, "LINKWISE_SITE_TUNER", "LINKWISE_SITE_PROFILER", "LINKWISE_PORT"];
+/// Variables of the commands, of the bench and of tests, which the environment of a job may have, too.
+const FOREIGN_VARIABLES: [&str; 20] = [
+    "LINKWISE_ARM",
+    "LINKWISE_CACHE",
+    "LINKWISE_CUDART",
+    "LINKWISE_DATA",
+    "LINKWISE_DEVICES",
+    "LINKWISE_DOCS",
+    "LINKWISE_DOCTOR_SEEDS",
+    "LINKWISE_ITERATIONS",
+    "LINKWISE_MODEL_LARGE",
+    "LINKWISE_NCCL_SOURCE",
+    "LINKWISE_NCCL_TESTS",
+    "LINKWISE_NCCL_VERSIONS",
+    "LINKWISE_OFFLINE",
+    "LINKWISE_OVERLAP",
+    "LINKWISE_PLUGIN",
+    "LINKWISE_ROBUST_SEEDS",
+    "LINKWISE_SIMULATION_STEPS",
+    "LINKWISE_SIZE_BYTES",
+    "LINKWISE_WARMUP",
+    "LINKWISE_EPOCH_CALLS", // a former setting without effect
+];
+/// Beginnings of names of the bench and of tests.
+const FOREIGN_PREFIXES: [&str; 3] = ["LINKWISE_EMU_", "LINKWISE_TEST_", "LINKWISE_STATE_TEST_"];
+
+/// All variables of the plugin.
+fn own_variables() -> impl Iterator<Item = String> {
+    let settings = KEYS.into_iter().chain(TEST_KEYS).chain(FORMER_KEYS.map(|(_, former)| former)).map(variable);
+    settings.chain(RENDEZVOUS_FALLBACK.into_iter().chain(OTHER_VARIABLES).map(str::to_string))
+}
+
+/// A variable `LINKWISE_...` that is set and that nothing reads: a misspelt setting, which would be ignored in silence.
+pub fn unknown_variable(names: impl Iterator<Item = std::ffi::OsString>) -> Option<ConfigError> {
+    let foreign = |n: &str| FOREIGN_VARIABLES.contains(&n) || FOREIGN_PREFIXES.iter().any(|p| n.starts_with(p));
+    let mut unknown: Vec<String> = names
+        .filter_map(|n| n.into_string().ok())
+        .filter(|n| n.starts_with("LINKWISE_") && !foreign(n) && !own_variables().any(|own| own == *n))
+        .collect();
+    unknown.sort();
+    let name = unknown.into_iter().next()?;
+    let nearest =
+        own_variables().filter(|own| !own.starts_with("LINKWISE_TEST")).min_by_key(|own| edits(own, &name))?;
+    Some(ConfigError::new(name, format!("no such variable; the nearest one is {nearest}")))
+}
+
+/// Letters to insert, delete or replace to make one word from the other. O(a b).
+fn edits(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let left = row[j];
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = std::mem::replace(&mut row[j + 1], 0);
+            row[j + 1] = replaced.min(diagonal + 1).min(left + 1);
+        }
+    }
+    row[b.len()]
+}
 
 /// The value of a setting and where it was found: a variable, or file:line.
 type Setting = (String, String);
@@ -407,7 +482,11 @@ impl Config {
             trace_bytes_max: from.number("trace_bytes_max", "a number of bytes")?.unwrap_or(TRACE_BYTES_MAX),
             stop_file: from.path("stop_file"),
             explore_all: from.word("explore", &["connected", "all"])? == Some(1),
-            no_graphs: from.word("graphs", &["told", "none"])? == Some(1),
+            graphs: match from.word("graphs", &["told", "none", "same"])? {
+                Some(1) => Graphs::None,
+                Some(2) => Graphs::Same,
+                _ => Graphs::Told,
+            },
             no_simulated_groups: from.word("simulated_groups", &["told", "none"])? == Some(1),
             closed_job: from.word("job", &["open", "closed"])? == Some(1),
             canary: from.parsed("canary", |_, e| e)?,
@@ -430,12 +509,13 @@ impl Config {
     pub fn common(&self, release: Option<u32>) -> u64 {
         let profile = self.profile.as_ref().map_or(0, |p| p.hash);
         let text = format!(
-            "{} {:?} {} {profile:x} {} {:?}",
-            env!("CARGO_PKG_VERSION"),
+            "{} {:?} {} {profile:x} {} {:?} {:?}",
+            env!("LINKWISE_BUILD"),
             self.mode,
             self.policy,
             self.explore_all,
-            self.reward
+            self.reward,
+            self.graphs
         );
         let nccl = if self.test.unlike { &NcclSettings::default() } else { &self.nccl };
         alike::pack(wire::bytes::hash(text.as_bytes()), release, nccl)
@@ -519,6 +599,44 @@ mod tests {
     }
 
     #[test]
+    fn a_misspelt_variable_is_named_with_the_nearest_one() {
+        let unknown = |names: &[&str]| unknown_variable(names.iter().map(OsString::from)).map(|e| e.to_string());
+        let said = unknown(&["PATH", "LINKWISE_MODE", "LINKWISE_CANRY"]).unwrap();
+        assert_eq!(said, "LINKWISE_CANRY: no such variable; the nearest one is LINKWISE_CANARY");
+        assert!(unknown(&["LINKWISE_STATUSS"]).unwrap().ends_with("LINKWISE_STATUS"));
+        assert!(unknown(&["LINKWISE_SIMULATE_GROUPS"]).unwrap().ends_with("LINKWISE_SIMULATED_GROUPS"));
+        let known: Vec<String> = own_variables().collect();
+        assert_eq!(unknown(&known.iter().map(String::as_str).collect::<Vec<_>>()), None);
+        assert_eq!(unknown(&["LINKWISE_DATA", "LINKWISE_EMU_LATE_MS", "NOT_LINKWISE_X"]), None);
+    }
+
+    #[test]
+    fn every_variable_that_a_program_of_this_repository_reads_is_known() {
+        fn sources(folder: &Path, found: &mut Vec<String>) {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                let path = entry.path();
+                let skip = ["target", ".git", ".cargo"].iter().any(|n| path.ends_with(n));
+                if path.is_dir() && !skip {
+                    sources(&path, found);
+                } else if path.extension().is_some_and(|e| ["rs", "c", "py", "h"].iter().any(|x| e == *x)) {
+                    found.push(std::fs::read_to_string(&path).unwrap_or_default());
+                }
+            }
+        }
+        let mut texts = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), &mut texts);
+        assert!(texts.len() > 100);
+        for text in texts {
+            for read in ["env::var(\"", "env::var_os(\"", "getenv(\"", "environ.get(\"", "option_env!(\""] {
+                for name in text.split(read).skip(1).filter_map(|rest| rest.split('"').next()) {
+                    let unknown = unknown_variable(std::iter::once(OsString::from(name)));
+                    assert_eq!(unknown, None, "add the variable to a list of this file");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn without_settings_the_mode_is_off() {
         let c = load(&[], "").unwrap();
         assert_eq!((c.mode, c.rendezvous, c.test), (Mode::Off, None, TestOptions::default()));
@@ -541,7 +659,7 @@ mod tests {
             ("rendezvous = tcp:x\n", "/x:1", "not a rendezvous"),
             ("bind = everywhere\n", "/x:1", "not an IP address"),
             ("trace_bytes_max = many\n", "/x:1", "not a number of bytes"),
-            ("graphs = some\n", "/x:1", "none of told, none"),
+            ("graphs = some\n", "/x:1", "none of told, none, same"),
             ("simulated_groups = some\n", "/x:1", "none of told, none"),
             ("job = shut\n", "/x:1", "none of open, closed"),
             ("canary = 8\n", "/x:1", "not a canary"),

@@ -256,11 +256,9 @@ impl EpochCoordinator {
         self.leader.stop();
     }
 
-    /// The first difference between the calls that two ranks count, once. The communicator returns to AUTO for good.
+    /// The first difference between the calls that two ranks count, once. The communicator's arms change no more.
     pub fn take_difference(&mut self) -> Option<Difference> {
-        let difference = self.leader.take_difference()?;
-        self.stop();
-        Some(difference)
+        self.leader.take_difference()
     }
 
     /// The epoch in force has lapsed, or will at a call that all ranks know: another one may follow.
@@ -578,7 +576,7 @@ mod tests {
                     ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots }
                 }
                 ToMember::Check { .. } => ToLeader::Status { begun: 0, digest: None },
-                ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0 },
+                ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0, digest: None },
                 ToMember::Commit(n) | ToMember::Abort(n) => ToLeader::Confirm { epoch: n, begun: 0 },
             };
             c.on_message(0, &answer, now_us, &mut out);

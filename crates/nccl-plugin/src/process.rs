@@ -2,8 +2,8 @@
 
 use crate::abi;
 use crate::canary::Candidate;
-use crate::comm::{Comm, Identity, RING_RECORDS, RING_RECORDS_TRACED, Role};
-use crate::config::{self, Config, Mode, Reward};
+use crate::comm::{Captured, Comm, Identity, RING_RECORDS, RING_RECORDS_TRACED, Role};
+use crate::config::{self, Config, Graphs, Mode, Reward};
 use crate::events::Events;
 use crate::job;
 use crate::made_on::{self, Here};
@@ -95,7 +95,10 @@ pub fn settings() -> &'static Arc<Config> {
         let read = |path: &Path| config::read_file_until(path, deadline);
         let loaded = match config::not_text(std::env::vars_os()) {
             Some(e) => Err(e),
-            None => Config::load(|k| std::env::var(k).ok(), read),
+            None => match config::unknown_variable(std::env::vars_os().filter(|v| !v.1.is_empty()).map(|v| v.0)) {
+                Some(e) => Err(e),
+                None => Config::load(|k| std::env::var(k).ok(), read),
+            },
         };
         Arc::new(loaded.unwrap_or_else(|e| {
             abi::log::warn(&format!("{e}; the plugin stays off"));
@@ -110,7 +113,8 @@ pub fn settings() -> &'static Arc<Config> {
 pub fn collectives_are_reported_at_once() -> bool {
     static AT_ONCE: OnceLock<bool> = OnceLock::new();
     *AT_ONCE.get_or_init(|| {
-        settings().no_graphs && std::env::var_os("CUDA_LAUNCH_BLOCKING").is_none_or(|v| v.is_empty() || v == "0")
+        settings().graphs == Graphs::None
+            && std::env::var_os("CUDA_LAUNCH_BLOCKING").is_none_or(|v| v.is_empty() || v == "0")
     })
 }
 
@@ -236,14 +240,15 @@ fn observes_only(config: &Config, c: &Candidate, tells_groups: bool, tuner_api: 
     let open_job = c.comm.is_none() && !config.closed_job;
     // 2.21 has no simulated groups and tuner interface v2.
     let simulations = !tells_groups && !config.no_simulated_groups && tuner_api > 2;
-    let captures = config.mode == Mode::Adaptive && c.comm.is_some() && !tells_groups && !config.no_graphs;
+    let captures = !tells_groups && config.graphs != Graphs::None;
     if !simulations && !captures && !open_job {
         return None;
     }
     let mut why =
         String::from("without the reports of NCCL 2.28 or later to a loaded profiler all communicators stay at AUTO");
     if captures {
-        why += ": calls that are captured into CUDA graphs are not told, where trying arms does lasting harm (LINKWISE_GRAPHS=none if the program captures none)";
+        why += ": calls that are captured into CUDA graphs are not told from others, and a rank that captures a graph which it never launches would change \
+                arms at another call than the rest (LINKWISE_GRAPHS=none if the program captures none)";
     }
     if simulations {
         why += ": groups that are only simulated are not told from calls, and a rank that simulates would change arms at another call than the \
@@ -289,7 +294,8 @@ fn new_comm(config: &Config, who: Identity, role: Role, why: Option<String>) -> 
         _ => Vec::new(),
     };
     let records = if config.trace.is_some() { RING_RECORDS_TRACED } else { RING_RECORDS };
-    let comm = Comm::new(who, role, records).with_table(table).with_reason(why);
+    let captured = if config.graphs == Graphs::Same { Captured::Settled } else { Captured::Auto };
+    let comm = Comm::new(who, role, records).with_table(table).with_reason(why).with_captured(captured);
     // Steps and intervals need the times of calls; GPU times and a script do not.
     let scripted = config.test.rewards.as_ref().is_some_and(|s| s.decides());
     if config.trace.is_some() || (config.reward != Reward::Kernel && !scripted) {

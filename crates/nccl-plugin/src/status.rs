@@ -278,11 +278,16 @@ impl StatusSnapshot {
     }
 }
 
-/// Replaces a file in one step: readers see the old or the new one.
+/// Replaces a file in one step: readers see the old or the new one. The new file has a random name and is made by this call, so it is no link that
+/// another user has put there to a file of this user.
 fn replace(folder: &Path, name: &str, text: &str) -> std::io::Result<()> {
-    let new = folder.join(format!(".{name}.new"));
-    let written = std::fs::File::create(&new).and_then(|mut f| f.write_all(text.as_bytes()));
-    let moved = written.and_then(|()| std::fs::rename(&new, folder.join(name)));
+    let path = folder.join(name);
+    crate::trace::refuse_link(&path)?;
+    let random = wire::auth::nonce()?.iter().take(8).fold(0u64, |n, b| n << 8 | u64::from(*b));
+    let new = folder.join(format!(".{name}.{random:016x}.new"));
+    let made = std::fs::File::options().write(true).create_new(true).open(&new);
+    let written = made.and_then(|mut f| f.write_all(text.as_bytes()));
+    let moved = written.and_then(|()| std::fs::rename(&new, path));
     if moved.is_err() {
         let _ = std::fs::remove_file(&new);
     }

@@ -6,6 +6,7 @@ use crate::events::Enqueued;
 use crate::worker::files::Files;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,7 +34,9 @@ impl Trace {
     pub fn in_folder(folder: &Path, host: u64, most: u64) -> std::io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(format!("trace-{host:016x}-{}.jsonl", std::process::id()));
-        let mut file = File::options().create(true).append(true).read(true).open(path)?;
+        refuse_link(&path)?;
+        let no_link = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+        let mut file = File::options().create(true).append(true).read(true).custom_flags(no_link).open(path)?;
         // The process may have made communicators before: existing bytes count, and a full disk may have cut the last line.
         let mut left = most;
         let mut buffer = String::new();
@@ -184,7 +187,7 @@ pub fn call(to: &mut Trace, comm: &Comm, d: &CallDecision) {
 /// Writes a collective that NCCL launched, and its GPU time if known.
 pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&CallDecision>, kernel_us: Option<f64>) {
     to.line(format_args!(
-        "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"size_bytes\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
+        "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"size_bytes\":{},\"bucket\":{},\"call\":{},\"sequence\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
         comm.id,
         comm.rank,
         w.collective.capitals(),
@@ -192,11 +195,23 @@ pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Call
         matched.map_or(w.count.saturating_mul(u64::from(w.element_bytes)), |d| d.bytes),
         matched.map_or(0, |d| d.slot().bucket),
         matched.map_or("null".into(), |d| d.call.to_string()),
+        w.sequence,
         w.algorithm.map_or("?", |a| a.capitals()),
         w.protocol.map_or("?", |p| p.capitals()),
         w.channels,
         kernel_us.map_or("null".into(), |us| format!("{us:.3}"))
     ));
+}
+
+/// An error if a file is a link: in a folder that others can write to, another user may have made it to a file of this user.
+pub fn refuse_link(path: &Path) -> std::io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if there.is_symlink() => Err(std::io::Error::new(
+            std::io::ErrorKind::PermissionDenied,
+            format!("{} is a link; remove it, or choose a folder that only this user can write to", path.display()),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Writes the steps that the program reported.
@@ -311,6 +326,34 @@ mod tests {
         assert!(text.len() < 130, "{} bytes", text.len());
         let broken = text.lines().filter(|l| serde_json::from_str::<serde_json::Value>(l).is_err()).count();
         assert!(broken == 1 && text.contains("{\"i\":2}"), "{text}");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_trace_or_a_status_file_is_refused_and_its_target_stays() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let precious = folder.path().join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        let snapshot = crate::status::StatusSnapshot { pid: 7, ..Default::default() };
+        let trace = format!("trace-{:016x}-{}.jsonl", 1, std::process::id());
+        for name in [trace.as_str(), "status-0000000000000000-7.json", &snapshot.waiting_file()] {
+            symlink(&precious, folder.path().join(name)).unwrap();
+        }
+        let refused = [
+            Trace::in_folder(folder.path(), 1, 100).map(|_| ()),
+            snapshot.write(folder.path()),
+            snapshot.write_waiting(folder.path()),
+        ];
+        for e in refused.map(|r| r.unwrap_err().to_string()) {
+            assert!(e.contains("is a link") && e.lines().count() == 1, "{e}");
+        }
+        // The temporary file of an earlier version had a name that could be guessed.
+        std::fs::remove_file(folder.path().join("status-0000000000000000-7.json")).unwrap();
+        symlink(&precious, folder.path().join(".status-0000000000000000-7.json.new")).unwrap();
+        std::fs::remove_file(folder.path().join(snapshot.waiting_file())).unwrap();
+        snapshot.write(folder.path()).unwrap();
+        assert!(folder.path().join("status-0000000000000000-7.json").symlink_metadata().unwrap().is_file());
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
     }
 
     #[test]

@@ -124,6 +124,7 @@ fn a_table_in_force_changes_one_entry_from_the_agreed_call_on_counts_no_question
         ("LINKWISE_PROCESS", "0/8"),
         ("LINKWISE_JOB", "closed"),
         ("LINKWISE_SIMULATED_GROUPS", "none"),
+        ("LINKWISE_GRAPHS", "none"),
         ("LINKWISE_TEST", "1"),
         ("LINKWISE_TEST_ALONE", "1"),
         ("LINKWISE_LEAD", "0"),

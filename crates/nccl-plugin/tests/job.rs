@@ -32,6 +32,7 @@ fn job(version: &str, test: &str, folder: &std::path::Path) -> BenchSpec {
         ("MODE", "profile"),
         ("JOB", "closed"),
         ("SIMULATED_GROUPS", "none"),
+        ("GRAPHS", "none"),
         ("PROFILE", profile.to_str().unwrap()),
         ("RENDEZVOUS", &rendezvous(&format!("{test}-{}", version.replace('.', "-")))),
         ("TRACE", trace.to_str().unwrap()),
@@ -82,7 +83,7 @@ fn a_job_that_is_not_said_to_be_closed_stays_at_auto_with_one_line() {
     let name = "a_job_that_is_not_said_to_be_closed_stays_at_auto_with_one_line";
     // A communicator with a process outside of the job cannot be recognised, and would hang.
     for version in versions() {
-        for promise in ["LINKWISE_JOB", "LINKWISE_SIMULATED_GROUPS"] {
+        for promise in ["LINKWISE_JOB", "LINKWISE_SIMULATED_GROUPS", "LINKWISE_GRAPHS"] {
             let folder = tempfile::tempdir().unwrap();
             let mut open = job(&version, &format!("open-{promise}"), folder.path());
             open.plugin_env.retain(|(name, _)| name != promise);
@@ -128,6 +129,7 @@ fn with_an_outsider(test: &str, promise: &str) -> Option<[Vec<u8>; 2]> {
             ("MODE", "profile"),
             ("PROFILE", table.to_str().unwrap()),
             ("SIMULATED_GROUPS", "none"),
+            ("GRAPHS", "none"),
             ("JOB", promise),
             ("LEAD", "0"),
             ("RENDEZVOUS", if process < 2 { &inside } else { &outside }),
@@ -164,6 +166,7 @@ fn a_job_over_tcp_needs_a_secret_where_communicators_have_no_identifiers() {
                 ("MODE", "profile"),
                 ("PROFILE", table.to_str().unwrap()),
                 ("SIMULATED_GROUPS", "none"),
+                ("GRAPHS", "none"),
                 ("JOB", "closed"),
                 ("LEAD", "0"),
                 ("RENDEZVOUS", &rendezvous),

@@ -9,14 +9,15 @@ use std::path::Path;
 use std::time::Duration;
 use topology::Collective;
 
-/// By rank: the collectives that NCCL launched, in order, with size, algorithm and protocol.
+/// By rank: the collectives that NCCL launched, in order, with size, algorithm and protocol. NCCL also reports those that it captures into a graph, with
+/// the number of the next one that it launches.
 fn launched(folder: &Path) -> BTreeMap<i64, Vec<String>> {
-    let mut ranks = BTreeMap::<i64, Vec<String>>::new();
+    let mut ranks = BTreeMap::<i64, BTreeMap<u64, String>>::new();
     for line in common::traces(folder).concat().iter().filter(|l| l["kind"] == "launched") {
         let what = format!("{} {} {}", line["collective"], line["count"], line["arm"]);
-        ranks.entry(line["rank"].as_i64().unwrap()).or_default().push(what);
+        ranks.entry(line["rank"].as_i64().unwrap()).or_default().insert(line["sequence"].as_u64().unwrap(), what);
     }
-    ranks
+    ranks.into_iter().map(|(rank, calls)| (rank, calls.into_values().collect())).collect()
 }
 
 /// Launched calls in which a rank differs from the first one.
@@ -103,6 +104,31 @@ fn a_rank_that_simulates_groups_launches_what_the_others_launch() {
             assert_eq!((launched.len(), differ), (2, 0), "{version} {mode}: calls launched with different arms");
             let arms = arms(&launched);
             assert_eq!(arms.len() > 1, tells_simulated_groups(&version), "{version} {mode}: {arms:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_captures_graphs_it_never_launches_launches_what_the_others_launch() {
+    let name = "captures";
+    // One call, and a whole period of calls: no hash of calls shows the second one.
+    for (version, times) in versions().into_iter().flat_map(|v| [(v.clone(), 1), (v, 4)]) {
+        for mode in ["adaptive", "profile"] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut s = match mode {
+                "adaptive" => adaptive(&format!("{name}{times}"), &version, folder.path(), 2, 600),
+                _ => profile(&format!("{name}{times}"), &version, folder.path(), 1 << 20),
+            };
+            s.captures = Some(if mode == "adaptive" { (1, 100, times) } else { (1, 5, times) });
+            s.late = Some((0, Duration::from_millis(200)));
+            let Some(report) = run(name, &s) else { return };
+            let launched = launched(&folder.path().join("trace"));
+            let differ = differing(&launched);
+            assert_eq!((launched.len(), differ), (2, 0), "{version} {mode}: calls launched with different arms");
+            let arms = arms(&launched);
+            assert_eq!(arms.len() > 1, tells_simulated_groups(&version), "{version} {mode}: {arms:?}");
+            let warned = report.warnings.iter().any(|w| w.contains("count different calls"));
+            assert!(!warned, "{version} {mode}: {:?}", report.warnings);
         }
     }
 }

@@ -33,6 +33,9 @@ fn compiled(test: &str, folder: &Path, source: &str) -> Option<PathBuf> {
     }
 }
 
+/// `LEAD` without a value: the default lead.
+const DEFAULT_LEAD: (&str, &str) = ("LEAD", "");
+
 fn with_settings(command: &mut Command, settings: &[(&str, &str)]) -> Output {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
@@ -61,6 +64,17 @@ fn train(test: &str, says: &str, reward: &str) -> Option<(String, Vec<Value>)> {
 
 /// The same for a program with these arguments.
 fn train_loop(test: &str, arguments: &[&str], reward: &str, kernel_times: &str) -> Option<(String, Vec<Value>)> {
+    train_with_lead(test, arguments, reward, kernel_times, ("LEAD", "0")) // the job is short
+}
+
+/// The same with this lead.
+fn train_with_lead(
+    test: &str,
+    arguments: &[&str],
+    reward: &str,
+    kernel_times: &str,
+    lead: (&str, &str),
+) -> Option<(String, Vec<Value>)> {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(test, folder.path(), "tests/program/program.c")?;
     let traces = folder.path().join("trace");
@@ -72,7 +86,7 @@ fn train_loop(test: &str, arguments: &[&str], reward: &str, kernel_times: &str) 
         ("EXPLORE", "all"),
         ("REWARD", reward),
         ("KERNEL_TIMES", kernel_times),
-        ("LEAD", "0"), // the job is short
+        lead,
     ];
     let out = with_settings(Command::new(program).arg(common::library()).args(arguments), &settings);
     assert!(out.status.success(), "{out:?}");
@@ -105,6 +119,21 @@ fn steps_decide_although_another_arm_has_shorter_kernels() {
         assert!(kernels.len() >= 2 && kernels.iter().all(|t| *t == us), "{arm}: {kernels:?}");
     }
     assert!(trace.iter().filter(|v| v["kind"] == "step").count() >= 690);
+}
+
+/// Two minutes, which the program mostly sleeps: each change of arms is agreed on seconds before.
+#[test]
+fn at_the_default_lead_the_best_arm_is_found_within_two_minutes_and_no_call_waits() {
+    let name = "default-lead";
+    let arguments = ["steps", "60000", "4", "0"];
+    let Some((last, trace)) = train_with_lead(name, &arguments, "auto", "0", DEFAULT_LEAD) else { return };
+    assert_eq!(last, "TREE/LL128");
+    let found = trace.iter().find(|v| v["kind"] == "finding" && v["arm"] == "TREE/LL128").unwrap();
+    let epochs = trace.iter().filter(|v| v["kind"] == "epoch" && v["number"].as_u64() <= found["epoch"].as_u64());
+    let (changes, at_us) = epochs.fold((0, 0), |(n, _), v| (n + 1, v["at_us"].as_u64().unwrap()));
+    println!("agreed on the best arm after {} s and {changes} agreements; it runs a lead later", at_us / 1_000_000);
+    assert!(changes >= 2, "the choice followed from comparisons: {changes}");
+    assert!(trace.iter().filter(|v| v["kind"] == "end").all(|v| v["waits"] == 0));
 }
 
 /// The best arm of a loop with many calls per step whose host runs ahead of the GPU.

@@ -49,6 +49,7 @@ fn a_profile_is_used_once_all_ranks_hold_it() {
             ("MODE", "profile"),
             ("JOB", "closed"), // two promises that releases before 2.28 need
             ("SIMULATED_GROUPS", "none"),
+            ("GRAPHS", "none"),
             ("PROFILE", profile.to_str().unwrap()),
             ("RENDEZVOUS", rendezvous.as_str()),
             ("KERNEL_TIMES", "0"),
@@ -248,6 +249,7 @@ fn nccl_uses_every_arm_of_the_five_collectives() {
             ("MODE", "profile"),
             ("JOB", "closed"), // two promises that releases before 2.28 need
             ("SIMULATED_GROUPS", "none"),
+            ("GRAPHS", "none"),
             ("PROFILE", profile.to_str().unwrap()),
             ("RENDEZVOUS", rendezvous.as_str()),
             ("KERNEL_TIMES", "0"),

@@ -1,5 +1,6 @@
 //! The connections of one process, and the process at the other end of each.
 
+use super::packet::Packet;
 use crate::roster::{ProcessId, RANKS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,7 +11,8 @@ use wire::{Address, IntraNodeTransport, Link, Listener, Malformed, Poller};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause of accepting while too many connections or files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Limit on connections of one process. A leader has one to each other process.
+/// Limit on connections of one process. A leader has one to each other process. The register closes those over which processes only announced ranks
+/// for new ones ([`Packet::ComeBack`]), so a job may have more processes.
 const CONNECTIONS_MAX: usize = RANKS_MAX + 64;
 /// Connections use at most the process's limit on open files divided by this; the rest is for the job.
 const OPEN_FILES_DIVISOR: usize = 2;
@@ -30,6 +32,8 @@ pub(super) struct Peer {
     pub process: Option<ProcessId>,
     /// It has announced ranks to this process's register.
     pub announces: bool,
+    /// Messages between ranks have passed over it.
+    pub carries: bool,
     /// This side connected.
     dialled: bool,
     /// The poller reports when the socket is writable.
@@ -86,6 +90,8 @@ pub(super) struct Connections {
     /// Limit on connections.
     pub limit: usize,
     limit_note: LimitNote,
+    /// Processes whose connection was closed for another one.
+    sent_away: Vec<ProcessId>,
 }
 
 /// Report that the limit on connections was reached.
@@ -121,6 +127,7 @@ impl Connections {
             other_user_noted: false,
             limit: connection_limit(wire::socket::open_files_max()),
             limit_note: LimitNote::NotReached,
+            sent_away: Vec::new(),
         };
         all.listen(listener)?;
         Ok(all)
@@ -138,7 +145,8 @@ impl Connections {
             false => format!("communicators have at most {RANKS_MAX} ranks"),
         };
         Some(format!(
-            "{limit} connections are open, the most that this process allows ({why}); ranks without a connection stay at AUTO"
+            "{limit} connections to leaders and members are open, the most that this process allows ({why}); communicators of processes without a \
+             connection stay at AUTO while that is so"
         ))
     }
 
@@ -232,7 +240,7 @@ impl Connections {
     fn add(&mut self, via: Via, link: Link, process: Option<ProcessId>, dialled: bool) -> io::Result<()> {
         let writable_wanted = link.wants_writable();
         self.poller.add_link(&link, via.0, writable_wanted)?;
-        self.all.insert(via, Peer { link, process, announces: false, dialled, writable_wanted });
+        self.all.insert(via, Peer { link, process, announces: false, carries: false, dialled, writable_wanted });
         self.unproved.insert(via);
         self.keep_up(via);
         Ok(())
@@ -320,6 +328,16 @@ impl Connections {
         for i in 0..self.listeners.len() {
             while old.len() + new.len() < most || !old.is_empty() {
                 let Some(listener) = self.listeners.get(i) else { break };
+                if self.peers() >= self.limit
+                    && let Some(oldest) = self.oldest_that_only_announced()
+                {
+                    let Some(link) = Link::accept(listener, &self.token, IntraNodeTransport::Socket)? else { break };
+                    self.send_away(oldest);
+                    let via = self.next_via();
+                    self.add(via, link, None, false)?;
+                    new.push(via);
+                    continue;
+                }
                 if self.peers() >= self.limit {
                     // Accepts one and drops it, to learn whether there is one; the others stay pending.
                     let refused = Link::accept(listener, &self.token, IntraNodeTransport::Socket)?.is_some();
@@ -350,6 +368,26 @@ impl Connections {
             self.remove(oldest);
         }
         Ok(new)
+    }
+
+    /// The oldest connection that this process needs only as the register. O(connections).
+    fn oldest_that_only_announced(&self) -> Option<Via> {
+        let only_announced = |p: &Peer| p.announces && !p.carries && !p.dialled && p.link.is_ready();
+        self.all.iter().find(|(_, p)| only_announced(p)).map(|(via, _)| *via)
+    }
+
+    /// Closes a connection for another one. If the notice is lost, the process comes back at once.
+    fn send_away(&mut self, via: Via) {
+        self.send(via, &Packet::ComeBack.bytes());
+        if let Some(mut peer) = self.remove(via) {
+            peer.link.flush();
+            self.sent_away.extend(peer.process);
+        }
+    }
+
+    /// Processes whose connection was closed for another one, once. Their announcements stay.
+    pub fn take_sent_away(&mut self) -> Vec<ProcessId> {
+        std::mem::take(&mut self.sent_away)
     }
 
     fn remove(&mut self, via: Via) -> Option<Peer> {

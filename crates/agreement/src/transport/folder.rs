@@ -7,18 +7,25 @@
 //!
 //! An earlier job has another token and so another folder. If its token was the same, its leftover announcements duplicate ranks, so the communicator
 //! does not agree and stays at AUTO. Files are written under a temporary name and renamed, so readers see complete files; unreadable files are
-//! skipped. Only the owner may access the job's folder. While the folder is unusable, messages are lost; communication continues once it is back.
+//! skipped. While the folder is unusable, messages are lost; communication continues once it is back.
+//!
+//! Another user may make the job's folder first, or put files into it. So the folder, its sub-folders and every file must belong to this process's
+//! user and be writable by that user alone. They are opened below a folder that is held open, never through a link, and the held folder is compared
+//! with its path at every poll. Every file ends with a tag under a key made from the job's token, so a file of another writer is ignored.
 //!
 //! Every function uses the file system and waits for it: where others wait for the caller, run it in [`super::Background`].
 
 use super::{Endpoint, TransportEvent};
 use crate::roster::{Announcement, ProcessId, RANKS_MAX, assemble};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use wire::auth::{GroupKey, TAG_BYTES};
 use wire::{FRAME_BYTES_MAX, Reader, Writer};
 
 /// Interval of reading the folder while messages flow. Each poll lists one or two folders on a server that every process of the job uses.
@@ -27,13 +34,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const POLL_INTERVAL_IDLE: Duration = Duration::from_millis(160);
 /// Limit on messages read per poll.
 const MESSAGES_MAX: usize = 4096;
-/// Permission bits that the job's folder must not have: write access for group or others.
+/// Permission bits that folders and files must not have: write access for group or others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// One process's end of the channel. See the module documentation.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
+    /// The job's folder and this process's inbox, while they are usable.
+    held: Option<Held>,
+    key: GroupKey,
     process: ProcessId,
     number: u64,
     /// Communicators whose roster is incomplete.
@@ -42,6 +52,12 @@ pub struct Folder {
     unusable: bool,
     notes: Vec<String>,
     schedule: PollSchedule,
+}
+
+#[derive(Debug)]
+struct Held {
+    job: OwnedFd,
+    inbox: OwnedFd,
 }
 
 /// When to read the folder next.
@@ -87,7 +103,9 @@ impl Folder {
         let job = root.join(format!("job-{:016x}", wire::bytes::hash(token)));
         let schedule = PollSchedule { next: Instant::now(), pause: POLL_INTERVAL };
         let (pending, notes) = (BTreeMap::new(), Vec::new());
-        let folder = Folder { root: job, process, number: 0, pending, unusable: false, notes, schedule };
+        let key = GroupKey::new(token, b"folder");
+        let mut folder =
+            Folder { root: job, held: None, key, process, number: 0, pending, unusable: false, notes, schedule };
         folder.open().map_err(|e| {
             let what = "choose a folder that only the job's user can write to, on every host of the job";
             io::Error::new(e.kind(), format!("{}: {e}; {what}", root.display()))
@@ -95,38 +113,50 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Creates the job's folder and this process's inbox, and checks that only the owner may write to the folder.
-    fn open(&self) -> io::Result<()> {
-        create(&self.root)?;
-        let mode = fs::symlink_metadata(&self.root)?;
-        if !mode.is_dir() || mode.permissions().mode() & WRITABLE_BY_OTHERS != 0 {
-            let what = format!("{} can be written by other users", self.root.display());
-            return Err(io::Error::new(ErrorKind::PermissionDenied, what));
+    /// Opens the job's folder and this process's inbox; creates what is missing.
+    fn open(&mut self) -> io::Result<()> {
+        self.held = None;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.root).or_else(|e| match e.kind() {
+            ErrorKind::AlreadyExists => Ok(()), // not a folder: the next line says so
+            _ => Err(e),
+        })?;
+        let job = open_folder(CWD, &self.root)?;
+        let inbox = folder_in(&job, &inbox_name(self.process))?;
+        self.held = Some(Held { job, inbox });
+        Ok(())
+    }
+
+    /// Writes a sealed file atomically: under a temporary name, then renamed.
+    fn write(&self, folder: impl AsFd, name: &str, to: ProcessId, bytes: &[u8]) -> io::Result<()> {
+        let part = format!(".{name}.part");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let _ = rustix::fs::unlinkat(&folder, &part, AtFlags::empty()); // of an earlier attempt
+        let file = rustix::fs::openat(&folder, &part, flags, Mode::RUSR | Mode::WUSR)?;
+        let sealed = self.key.seal(self.process, to, bytes);
+        let written = fs::File::from(file).write_all(&sealed);
+        let moved = written.and_then(|()| Ok(rustix::fs::renameat(&folder, &part, &folder, name)?));
+        moved.inspect_err(|_| {
+            let _ = rustix::fs::unlinkat(&folder, &part, AtFlags::empty());
+        })
+    }
+
+    /// The content of a sealed file of this user.
+    fn read(&self, folder: impl AsFd, name: &str, from: ProcessId, to: ProcessId) -> Option<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(folder, name, flags, Mode::empty()).ok()?;
+        let stat = rustix::fs::fstat(&file).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_ours_alone(&stat) {
+            return None;
         }
-        create(&self.inbox(self.process))
-    }
-
-    fn inbox(&self, process: ProcessId) -> PathBuf {
-        self.root.join(format!("box-{process:016x}"))
-    }
-
-    fn comm_folder(&self, comm: u64) -> PathBuf {
-        self.root.join(format!("comm-{comm:016x}"))
-    }
-
-    /// Writes a file atomically: under a temporary name, then renamed.
-    fn write(&self, folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let part = folder.join(format!(".{name}.part"));
-        let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, folder.join(name)));
-        written.inspect_err(|_| drop(fs::remove_file(&part)))
+        let mut bytes = Vec::new();
+        fs::File::from(file).take((FRAME_BYTES_MAX + TAG_BYTES) as u64 + 1).read_to_end(&mut bytes).ok()?;
+        let body = self.key.open(from, to, &bytes)?;
+        (body.len() <= FRAME_BYTES_MAX).then(|| body.to_vec())
     }
 
     /// Checks the folder, creates it again if it has vanished, and reports a change of its state once.
     fn is_usable(&mut self) -> bool {
-        let found = match fs::symlink_metadata(self.inbox(self.process)) {
-            Ok(_) => Ok(()),
-            Err(_) => self.open(),
-        };
+        let found = if self.is_in_place() { Ok(()) } else { self.open() };
         let note = match (&found, self.unusable) {
             (Err(e), false) => format!("the rendezvous folder {} is unusable: {e}", self.root.display()),
             (Ok(()), true) => format!("the rendezvous folder {} is usable again", self.root.display()),
@@ -139,24 +169,46 @@ impl Folder {
         !self.unusable
     }
 
+    /// The held folders are those at their paths, and still belong to this user alone.
+    fn is_in_place(&self) -> bool {
+        let Some(held) = &self.held else { return false };
+        let same = |there: rustix::io::Result<Stat>, held: &OwnedFd| match (there, rustix::fs::fstat(held)) {
+            (Ok(there), Ok(held)) => {
+                (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino) && is_ours_alone(&there)
+            }
+            _ => false,
+        };
+        let at = |folder: &OwnedFd, name: &str| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        same(rustix::fs::lstat(&self.root), &held.job) && same(at(&held.job, &inbox_name(self.process)), &held.inbox)
+    }
+
+    fn announcement(&self, folder: &OwnedFd, name: &str, comm: u64) -> Option<Announcement> {
+        let from = ProcessId::from_str_radix(name.split_once('-')?.0, 16).ok()?;
+        let bytes = self.read(folder, name, from, comm)?;
+        let mut r = Reader::new(&bytes);
+        let a = Announcement::read(&mut r).ok().filter(|a| a.comm == comm)?;
+        (r.end().is_ok() && name == announcement_name(&a)).then_some(a)
+    }
+
     fn read_rosters(&mut self, events: &mut Vec<TransportEvent>) {
         let mut done = Vec::new();
+        let Some(held) = &self.held else { return };
         let mut pending = std::mem::take(&mut self.pending);
         for (comm, w) in &mut pending {
-            let comm_folder = self.comm_folder(*comm);
-            let names: BTreeSet<String> = names(&comm_folder, RANKS_MAX + 1).into_iter().collect();
+            let Ok(folder) = folder_in(&held.job, &comm_name(*comm)) else { continue };
+            let names: BTreeSet<String> = names(&folder, RANKS_MAX + 1).into_iter().collect();
             for a in &w.own {
-                let name = format!("{:016x}-{}", a.process, a.ordinal);
+                let name = announcement_name(a);
                 if !names.contains(&name) {
                     let mut bytes = Writer::default();
                     a.write(&mut bytes);
-                    let _ = create(&comm_folder).and_then(|()| self.write(&comm_folder, &name, &bytes.0));
+                    let _ = self.write(&folder, &name, *comm, &bytes.0);
                 }
             }
             w.seen.retain(|name, _| names.contains(name));
             for name in names {
                 if !w.seen.contains_key(&name)
-                    && let Some(a) = announcement(&comm_folder.join(&name), *comm)
+                    && let Some(a) = self.announcement(&folder, &name, *comm)
                 {
                     w.seen.insert(name, a);
                 }
@@ -174,44 +226,72 @@ impl Folder {
     }
 
     fn read_messages(&mut self, events: &mut Vec<TransportEvent>) {
-        let inbox = self.inbox(self.process);
-        for name in names(&inbox, MESSAGES_MAX) {
-            let path = inbox.join(&name);
+        let Some(held) = &self.held else { return };
+        for name in names(&held.inbox, MESSAGES_MAX) {
             let from = name.split_once('-').and_then(|(p, _)| ProcessId::from_str_radix(p, 16).ok());
-            if let (Some(from), Some(body)) = (from, read(&path)) {
+            if let Some(from) = from
+                && let Some(body) = self.read(&held.inbox, &name, from, self.process)
+            {
                 events.push(TransportEvent::Message { from, body });
             }
-            let _ = fs::remove_file(&path);
+            let _ = rustix::fs::unlinkat(&held.inbox, &name, AtFlags::empty());
         }
     }
 }
 
-fn create(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+fn inbox_name(process: ProcessId) -> String {
+    format!("box-{process:016x}")
+}
+
+fn comm_name(comm: u64) -> String {
+    format!("comm-{comm:016x}")
+}
+
+fn announcement_name(a: &Announcement) -> String {
+    format!("{:016x}-{}", a.process, a.ordinal)
+}
+
+/// The owner is this process's user, who alone may write.
+fn is_ours_alone(stat: &Stat) -> bool {
+    stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & WRITABLE_BY_OTHERS == 0
+}
+
+/// Opens a folder of this user, not through a link.
+fn open_folder(below: impl AsFd, path: impl AsRef<Path>) -> io::Result<OwnedFd> {
+    let path = path.as_ref();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(below, path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&folder)?;
+    let refused = |what: String| Err(io::Error::new(ErrorKind::PermissionDenied, what));
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return refused(format!("{} belongs to user {}", path.display(), stat.st_uid));
+    }
+    if !is_ours_alone(&stat) {
+        return refused(format!("{} can be written by other users", path.display()));
+    }
+    Ok(folder)
+}
+
+/// Opens a folder below another one, and creates it if it is missing.
+fn folder_in(below: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(below, name, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => open_folder(below, name),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Names of complete regular files, sorted, so that messages of one sender are in order. Other types are ignored: opening a pipe would block.
-fn names(folder: &Path, limit: usize) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let files = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_file()));
-    let mut names: Vec<String> =
-        files.filter_map(|e| e.file_name().into_string().ok()).filter(|n| !n.starts_with('.')).take(limit).collect();
+fn names(folder: &OwnedFd, limit: usize) -> Vec<String> {
+    let entries = Dir::read_from(folder).into_iter().flatten().flatten();
+    let is_file = |t: FileType| matches!(t, FileType::RegularFile | FileType::Unknown); // `read` looks again
+    let files = entries.filter(|e| is_file(e.file_type()));
+    let mut names: Vec<String> = files
+        .filter_map(|e| e.file_name().to_str().ok().map(str::to_string))
+        .filter(|n| !n.starts_with('.'))
+        .take(limit)
+        .collect();
     names.sort();
     names
-}
-
-fn announcement(path: &Path, comm: u64) -> Option<Announcement> {
-    let bytes = read(path)?;
-    let mut r = Reader::new(&bytes);
-    let a = Announcement::read(&mut r).ok().filter(|a| a.comm == comm)?;
-    let own_name = format!("{:016x}-{}", a.process, a.ordinal);
-    (r.end().is_ok() && path.ends_with(own_name)).then_some(a)
-}
-
-fn read(path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    fs::File::open(path).ok()?.take(FRAME_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() <= FRAME_BYTES_MAX).then_some(bytes)
 }
 
 impl Endpoint for Folder {
@@ -222,13 +302,14 @@ impl Endpoint for Folder {
 
     fn forget(&mut self, comm: u64) {
         self.pending.remove(&comm);
-        let comm_folder = self.comm_folder(comm);
-        for name in names(&comm_folder, RANKS_MAX) {
+        let Some(held) = &self.held else { return };
+        let Ok(folder) = open_folder(&held.job, comm_name(comm)) else { return };
+        for name in names(&folder, RANKS_MAX) {
             if name.starts_with(&format!("{:016x}-", self.process)) {
-                let _ = fs::remove_file(comm_folder.join(name));
+                let _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
             }
         }
-        let _ = fs::remove_dir(comm_folder); // succeeds for the last process
+        let _ = rustix::fs::unlinkat(&held.job, comm_name(comm), AtFlags::REMOVEDIR); // succeeds for the last process
     }
 
     fn send(&mut self, to: ProcessId, body: &[u8]) {
@@ -237,7 +318,10 @@ impl Endpoint for Folder {
         }
         self.number += 1;
         let name = format!("{:016x}-{:016x}", self.process, self.number);
-        let _ = self.write(&self.inbox(to), &name, body); // if it cannot be written the message is lost, and the sender repeats it
+        // If it cannot be written the message is lost, and the sender repeats it.
+        if let Some(inbox) = self.held.as_ref().and_then(|h| open_folder(&h.job, inbox_name(to)).ok()) {
+            let _ = self.write(inbox, &name, to, body);
+        }
         self.schedule.expect_answer(Instant::now());
     }
 
@@ -264,11 +348,12 @@ impl Endpoint for Folder {
     }
 
     fn close(&mut self, _: Duration) {
-        let inbox = self.inbox(self.process);
-        for name in names(&inbox, usize::MAX) {
-            let _ = fs::remove_file(inbox.join(name));
+        if let Some(held) = self.held.take() {
+            for name in names(&held.inbox, usize::MAX) {
+                let _ = rustix::fs::unlinkat(&held.inbox, name, AtFlags::empty());
+            }
+            let _ = rustix::fs::unlinkat(&held.job, inbox_name(self.process), AtFlags::REMOVEDIR);
         }
-        let _ = fs::remove_dir(inbox);
         let _ = fs::remove_dir(&self.root); // succeeds for the last process; the folder above belongs to the user
     }
 }

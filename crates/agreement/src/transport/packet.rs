@@ -29,6 +29,8 @@ pub enum Packet {
     Message { from: ProcessId, body: Vec<u8> },
     /// To the register: this process has left the communicator.
     Forget { comm: u64, process: ProcessId },
+    /// From the register: it needs this connection for another process, and keeps the announcements. Come back later for missing answers.
+    ComeBack,
 }
 
 impl Packet {
@@ -65,6 +67,9 @@ impl Packet {
             Packet::Forget { comm, process } => {
                 w.u8(5).u64(*comm).u64(*process);
             }
+            Packet::ComeBack => {
+                w.u8(6);
+            }
         }
         w.0
     }
@@ -99,6 +104,7 @@ impl Packet {
             }
             4 => return Ok(Packet::Message { from: r.u64()?, body: r.rest().to_vec() }),
             5 => Packet::Forget { comm: r.u64()?, process: r.u64()? },
+            6 => Packet::ComeBack,
             _ => return Err(Malformed("unknown kind of packet")),
         };
         r.end().map(|()| packet)
@@ -134,7 +140,7 @@ mod tests {
         let members = proptest::collection::btree_set((0i32..4096, any::<u64>(), 0u32..64), 1..20);
         let member = |(rank, process, ordinal)| MemberId { rank, process, ordinal };
         let kinds =
-            (0u8..6, any::<(u64, u64, u64)>(), addresses, members, proptest::collection::vec(any::<u8>(), 0..50));
+            (0u8..7, any::<(u64, u64, u64)>(), addresses, members, proptest::collection::vec(any::<u8>(), 0..50));
         kinds.prop_map(move |(kind, (comm, process, host), addresses, members, body)| match kind {
             0 => Packet::Hello(process),
             1 => {
@@ -147,6 +153,7 @@ mod tests {
             }
             3 => Packet::Disagreed { comm, reason: Disagreement::Settings { differ: host } },
             4 => Packet::Message { from: process, body },
+            5 => Packet::ComeBack,
             _ => Packet::Forget { comm, process },
         })
     }

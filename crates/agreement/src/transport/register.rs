@@ -1,7 +1,7 @@
 //! The register of announcements, kept by one process of the job. No I/O.
 
 use crate::roster::{Announcement, Disagreement, ProcessId, RANKS_MAX, Roster, assemble};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Limit on communicators.
 const COMMS_MAX: usize = 65_536;
@@ -21,6 +21,8 @@ struct CommEntry {
     /// A rank announced itself, for the first time or again.
     changed: bool,
     answered: bool,
+    /// Processes that have the answer and cannot say that they leave: their connection was closed for another one.
+    away: BTreeSet<ProcessId>,
 }
 
 /// An answer and the processes that must receive it.
@@ -31,6 +33,12 @@ pub(super) struct RosterAnswer {
     pub recipients: Vec<ProcessId>,
 }
 
+impl CommEntry {
+    fn is_over(&self) -> bool {
+        self.present.iter().all(|a| self.away.contains(&a.process))
+    }
+}
+
 impl Register {
     /// Adds an announcement. A repeated one means that its process has not received the answer.
     pub fn announce(&mut self, a: Announcement) {
@@ -38,14 +46,16 @@ impl Register {
             return;
         }
         let entry = self.comms.entry(a.comm).or_default();
-        if !entry.present.contains(&a) {
+        let a = &a;
+        if !entry.present.contains(a) {
             // One announcement more than possible is enough to detect that the ranks disagree.
             if entry.present.len() > RANKS_MAX || self.announcements >= ANNOUNCEMENTS_MAX {
                 return;
             }
             self.announcements += 1;
-            entry.present.push(a);
+            entry.present.push(a.clone());
         }
+        entry.away.remove(&a.process);
         entry.changed = true;
     }
 
@@ -55,9 +65,23 @@ impl Register {
             let before = entry.present.len();
             entry.present.retain(|a| a.process != process);
             self.announcements -= before - entry.present.len();
-            if entry.present.is_empty() {
+            if entry.is_over() {
                 self.comms.remove(&comm);
             }
+        }
+    }
+
+    /// The connection to a process was closed for another one. What has been answered is forgotten once all its processes are away or have left.
+    pub fn send_away(&mut self, process: ProcessId) {
+        let mut over = Vec::new();
+        for (comm, entry) in self.comms.iter_mut().filter(|(_, entry)| entry.answered) {
+            if entry.present.iter().any(|a| a.process == process) {
+                entry.away.insert(process);
+                over.extend(entry.is_over().then_some(*comm));
+            }
+        }
+        for comm in over {
+            self.announcements -= self.comms.remove(&comm).map_or(0, |entry| entry.present.len());
         }
     }
 

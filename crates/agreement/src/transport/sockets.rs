@@ -30,6 +30,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Connections in a row that the rendezvous closes without a word before this is reported. A register that ends closes one.
 const CLOSED_SILENTLY_MAX: u32 = 3;
+/// First pause after the register has sent this process away; it doubles up to [`RETRY_MAX`] until an answer arrives.
+const AWAY: Duration = Duration::from_secs(1);
 /// Limit on processes whose addresses are kept.
 const KNOWN_MAX: usize = 65_536;
 
@@ -55,6 +57,11 @@ pub struct Sockets {
     closed_silently: u32,
     /// Announcements of this process that are not withdrawn.
     announced: Vec<Announcement>,
+    /// Communicators of this process that the register has answered.
+    answered: BTreeSet<u64>,
+    /// The register has closed the connection for another process, and keeps what was announced; the next pause.
+    sent_away: bool,
+    away_pause: Duration,
     /// Host and addresses of other processes. The next to try comes first.
     addresses_of: BTreeMap<ProcessId, (u64, Vec<Address>)>,
     /// Communicators of this process that are too large to agree, until reported.
@@ -96,6 +103,9 @@ impl Sockets {
             closed_silently: 0,
             too_large: Vec::new(),
             announced: Vec::new(),
+            answered: BTreeSet::new(),
+            sent_away: false,
+            away_pause: AWAY,
             addresses_of: BTreeMap::new(),
             leaders: BTreeMap::new(),
             next_leader_try: now,
@@ -134,7 +144,8 @@ impl Sockets {
     /// Connects to the register, or becomes it.
     fn connect_to_register(&mut self) {
         let met = self.register.is_some() || self.connections.has_register();
-        if met || self.announced.is_empty() || Instant::now() < self.next_register_try {
+        let lacks = |a: &Announcement| !self.sent_away || !self.answered.contains(&a.comm);
+        if met || !self.announced.iter().any(lacks) || Instant::now() < self.next_register_try {
             return;
         }
         let rendezvous = self.rendezvous.now();
@@ -148,7 +159,12 @@ impl Sockets {
                     self.rendezvous.tried();
                     self.listen_at(&address, ip);
                     self.register_address = Some(address);
+                    // A register that has sent this process away knows the rest. A new one is told everything.
+                    let away = self.sent_away;
                     for a in self.announced.clone() {
+                        if away && self.answered.contains(&a.comm) {
+                            continue;
+                        }
                         self.send_to_register(Packet::Announce(a, self.listen_addresses.clone()));
                     }
                     return;
@@ -239,6 +255,7 @@ impl Sockets {
             (Packet::Hello(process), _) => self.connections.claim_process(via, process)?,
             (Packet::Message { from, body }, _) => {
                 self.connections.claim_process(via, from)?;
+                self.connections.get(via).into_iter().for_each(|p| p.carries = true);
                 events.push(TransportEvent::Message { from, body });
             }
             (Packet::Announce(a, addresses), via) if via != REGISTER => {
@@ -261,7 +278,17 @@ impl Sockets {
                     register.leave(comm, process);
                 }
             }
+            (Packet::ComeBack, REGISTER) => {
+                self.sent_away = true;
+                // Not all at once: between one and two pauses, by the process.
+                let share = self.process.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                self.next_register_try =
+                    Instant::now() + self.away_pause + self.away_pause.mul_f64(share as f64 / (1u64 << 24) as f64);
+                self.away_pause = (2 * self.away_pause).min(RETRY_MAX);
+                self.connections.fail(REGISTER, wire::link::PEER_CLOSED);
+            }
             (Packet::Complete { roster, host, addresses }, REGISTER) => {
+                self.on_answer(roster.comm);
                 // The communicator may have been forgotten meanwhile, or may have no rank in this process.
                 let ours =
                     |a: &Announcement| a.comm == roster.comm && roster.members.iter().any(|p| p.process == a.process);
@@ -273,6 +300,7 @@ impl Sockets {
                 }
             }
             (Packet::Disagreed { comm, reason }, REGISTER) => {
+                self.on_answer(comm);
                 if self.announced.iter().any(|a| a.comm == comm) {
                     events.push(TransportEvent::Disagreed { comm, reason });
                 }
@@ -280,6 +308,13 @@ impl Sockets {
             _ => return Err(Malformed("this process does not accept packets of that kind")),
         }
         Ok(())
+    }
+
+    fn on_answer(&mut self, comm: u64) {
+        self.away_pause = AWAY;
+        if self.announced.iter().any(|a| a.comm == comm) {
+            self.answered.insert(comm);
+        }
     }
 
     /// Sends rosters and disagreements to the processes concerned; those for this process go to `events`.
@@ -303,7 +338,10 @@ impl Sockets {
                 events.push(event);
             }
             let bytes = packet.bytes();
+            let leads = matches!(&packet, Packet::Complete { roster, .. } if roster.members.first().is_some_and(|p| p.process == self.process));
             for via in self.connections.announcers(&recipients) {
+                // Members reach this process's leader over it.
+                self.connections.get(via).into_iter().for_each(|p| p.carries |= leads);
                 self.connections.send(via, &bytes);
             }
         }
@@ -316,6 +354,7 @@ impl Sockets {
         if closed.was_register {
             let address = self.register_address.take();
             if closed.was_ready {
+                self.sent_away &= Instant::now() < self.next_register_try;
                 (self.register_pause, self.closed_silently) = (RETRY, 0);
             } else if let Some(address) = address
                 && !self.become_register(&address) // no process listens there
@@ -390,6 +429,7 @@ impl Endpoint for Sockets {
             return;
         }
         self.announced.push(announcement.clone());
+        self.answered.remove(&announcement.comm);
         match &mut self.register {
             Some(register) => register.announce(announcement),
             None => self.send_to_register(Packet::Announce(announcement, self.listen_addresses.clone())),
@@ -399,6 +439,7 @@ impl Endpoint for Sockets {
     fn forget(&mut self, comm: u64) {
         self.leaders.remove(&comm);
         self.announced.retain(|a| a.comm != comm);
+        self.answered.remove(&comm);
         match &mut self.register {
             Some(register) => register.leave(comm, self.process),
             None => self.send_to_register(Packet::Forget { comm, process: self.process }),
@@ -408,6 +449,7 @@ impl Endpoint for Sockets {
     fn send(&mut self, to: ProcessId, body: &[u8]) {
         let message = Packet::Message { from: self.process, body: body.to_vec() };
         if let Some(via) = self.link_to(to) {
+            self.connections.get(via).into_iter().for_each(|p| p.carries = true);
             self.connections.send(via, &message.bytes());
         }
     }
@@ -421,6 +463,9 @@ impl Endpoint for Sockets {
         }
         let reason = Disagreement::TooLarge;
         events.extend(self.too_large.drain(..).map(|comm| TransportEvent::Disagreed { comm, reason: reason.clone() }));
+        for process in self.connections.take_sent_away() {
+            self.register.iter_mut().for_each(|r| r.send_away(process));
+        }
         self.send_answers(events);
         for broken in self.connections.remove_closed() {
             self.on_closed(broken);

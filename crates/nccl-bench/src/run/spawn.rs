@@ -135,6 +135,9 @@ impl BenchRun<'_> {
         if let Some((_, call, times)) = spec.simulates.filter(|(of_rank, _, _)| *of_rank == rank) {
             command.env("LINKWISE_EMU_SIMULATE", format!("{call}:{times}"));
         }
+        if let Some((_, call, times)) = spec.captures.filter(|(of_rank, _, _)| *of_rank == rank) {
+            command.env("LINKWISE_EMU_CAPTURE", format!("{call}:{times}"));
+        }
         let own = spec.plugin_env_of_rank.iter().filter(|(of_rank, _, _)| *of_rank == rank);
         command.envs(own.map(|(_, name, value)| (name, value)));
         if let Some((_, time)) = spec.late.filter(|(late_rank, _)| *late_rank == rank) {

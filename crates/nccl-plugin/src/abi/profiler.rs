@@ -275,10 +275,12 @@ unsafe fn start(
             // SAFETY: an event of this kind has these members.
             COLL => unsafe {
                 let collective = &(*event.cast::<WithHead<HeadV5, CollV5>>()).event;
+                // From v5 on the parent is the handle of the call: the number of its group.
+                let group = if groups_by_launch { 0 } else { (*event.cast::<HeadV5>()).parent.addr() as u64 };
                 if groups_by_launch && process::collectives_are_reported_at_once() {
                     profiled.comm.get().inspect(|c| c.on_collective(collective.sequence));
                 }
-                enqueued(profiled, collective)
+                enqueued(profiled, collective, group)
             },
             KERNEL_CHANNEL => {
                 // SAFETY: as above; `parent` is the collective's handle, a number of ours, not a pointer.
@@ -290,16 +292,22 @@ unsafe fn start(
                 let e = unsafe { &*event.cast::<WithHead<HeadV5, CollApi>>() };
                 if let Some(comm) = profiled.comm.get() {
                     comm.set_captured(e.event.captured);
-                    if !e.head.parent.is_null() {
-                        comm.set_group(e.head.parent.addr() as u64);
+                    match e.head.parent.addr() as u64 {
+                        0 => comm.on_lost_group(Some(EVENTS.group())),
+                        group => comm.set_group(group),
                     }
                 }
-                0
+                // The collective that is launched for this call has this handle as parent. Collectives of a graph are reported at each of its
+                // launches, which are no calls.
+                if e.event.captured { 0 } else { e.head.parent.addr() as u64 }
             }
             KERNEL_LAUNCH => {
                 // SAFETY: as above; `parent` is the group's handle.
                 let group = unsafe { &*event.cast::<HeadV5>() }.parent.addr() as u64;
-                profiled.comm.get().inspect(|c| c.on_launch(group));
+                profiled.comm.get().inspect(|c| match group {
+                    0 => c.on_lost_group(None),
+                    group => c.on_launch(group),
+                });
                 0
             }
             GROUP_API => EVENTS.group(),
@@ -315,12 +323,15 @@ unsafe fn start(
 }
 
 /// # Safety
-/// The texts of `c` are null or 0-terminated.
-unsafe fn enqueued(profiled: &ProfilerContext, c: &CollV5) -> u64 {
+/// The texts of `c` are null or 0-terminated. `group`: the outermost group of the call, 0 if it is not told.
+unsafe fn enqueued(profiled: &ProfilerContext, c: &CollV5, group: u64) -> u64 {
     // SAFETY: by the contract.
     let (collective, algorithm, protocol, datatype) =
         unsafe { (text(c.collective), text(c.algorithm), text(c.protocol), text(c.datatype)) };
     let Some(collective) = word(collective).filter(|c: &Collective| c.is_tuned()) else { return 0 };
+    if group != 0 {
+        profiled.comm.get().inspect(|comm| comm.on_collective_of(group, collective, c.sequence));
+    }
     EVENTS.enqueued(&Enqueued {
         owner: profiled.owner,
         sequence: c.sequence,

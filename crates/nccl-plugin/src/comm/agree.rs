@@ -48,6 +48,7 @@ impl Comm {
                 *digest = digest_at(e.check_at);
                 *slots = e.plans.iter().filter_map(|p| view_of(views, p.slot)).collect();
             }
+            (Some(ToLeader::Ack { digest, .. }), ToMember::Propose(e)) => *digest = digest_at(e.check_at),
             (Some(ToLeader::Status { digest, .. }), ToMember::Check { at }) => *digest = digest_at(*at),
             _ => {}
         }

@@ -14,7 +14,18 @@ pub(super) struct Digest {
     confirmed: AtomicU64,
     /// NCCL's number of the last collective, plus 1, where it is told at once; else 0.
     sequence: AtomicU64,
-    checkpoints: Box<[AtomicU64]>,
+    checkpoints: Box<[Checkpoint]>,
+    /// Checkpoints made, and those whose group's collectives NCCL has reported, or never will.
+    made: AtomicU64,
+    told: AtomicU64,
+}
+
+/// A checkpoint: the hash, the group of its last call, and NCCL's own number of that group's first collective; 0 if it is not told.
+#[derive(Debug, Default)]
+struct Checkpoint {
+    hash: AtomicU64,
+    group: AtomicU64,
+    sequence: AtomicU64,
 }
 
 impl Default for Digest {
@@ -25,25 +36,61 @@ impl Default for Digest {
             hash_before: AtomicU64::new(start),
             confirmed: AtomicU64::new(0),
             sequence: AtomicU64::new(0),
-            checkpoints: (0..CHECKPOINTS_KEPT).map(|_| AtomicU64::new(0)).collect(),
+            checkpoints: (0..CHECKPOINTS_KEPT).map(|_| Checkpoint::default()).collect(),
+            made: AtomicU64::new(0),
+            told: AtomicU64::new(0),
         }
     }
 }
 
 impl Digest {
-    /// One more question, with this number; a call unless it is `provisional`.
+    fn checkpoint(&self, number: u64) -> Option<&Checkpoint> {
+        self.checkpoints.get(number as usize % CHECKPOINTS_KEPT)
+    }
+
+    /// One more question, with this number. `group`: its group, if it is a call only once that is launched; else 0.
     #[inline]
-    pub(super) fn add(&self, number: u64, slot: Slot, provisional: bool) {
-        let before = CallDigest { calls: number, hash: self.hash.load(Ordering::Relaxed) };
+    pub(super) fn add(&self, number: u64, slot: Slot, group: u64) {
+        let before = CallDigest { calls: number, hash: self.hash.load(Ordering::Relaxed), sequence: 0 };
         let after = before.next(slot, self.sequence.load(Ordering::Relaxed));
         self.hash.store(after.hash, Ordering::Relaxed);
-        if after.is_checkpoint()
-            && let Some(at) = self.checkpoints.get((after.calls / CHECKPOINT_CALLS) as usize % CHECKPOINTS_KEPT)
-        {
-            at.store(after.hash, Ordering::Release);
+        if after.is_checkpoint() {
+            self.make_checkpoint(after, group);
         }
-        if !provisional {
+        if group == 0 {
             self.confirm(after.calls);
+        }
+    }
+
+    #[cold]
+    fn make_checkpoint(&self, after: CallDigest, group: u64) {
+        let index = after.calls / CHECKPOINT_CALLS;
+        if let Some(at) = self.checkpoint(index) {
+            at.sequence.store(0, Ordering::Relaxed);
+            at.group.store(group, Ordering::Relaxed);
+            at.hash.store(after.hash, Ordering::Release);
+            self.made.store(index, Ordering::Release);
+        }
+    }
+
+    /// NCCL has launched a collective of this group and gives it this number. Groups are reported in ascending order. The first collective of a
+    /// group counts: it is the same one on all ranks.
+    #[inline]
+    pub(super) fn on_collective_of(&self, group: u64, sequence: u64) {
+        while self.told.load(Ordering::Relaxed) < self.made.load(Ordering::Acquire) {
+            let told = self
+                .told
+                .load(Ordering::Relaxed)
+                .max(self.made.load(Ordering::Relaxed).saturating_sub(CHECKPOINTS_KEPT as u64 - 1));
+            let Some(at) = self.checkpoint(told + 1) else { return };
+            let of = at.group.load(Ordering::Relaxed);
+            if of > group {
+                return;
+            }
+            if of == group {
+                at.sequence.store(sequence, Ordering::Release);
+            }
+            self.told.store(told + 1, Ordering::Relaxed);
         }
     }
 
@@ -52,7 +99,11 @@ impl Digest {
         self.hash_before.store(self.hash.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    pub(super) fn take_group_back(&self) {
+    /// The last questions were no calls: `calls` are left.
+    pub(super) fn take_group_back(&self, calls: u64) {
+        let made = calls / CHECKPOINT_CALLS;
+        self.made.store(made, Ordering::Release);
+        self.told.fetch_min(made, Ordering::Relaxed);
         self.hash.store(self.hash_before.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
@@ -75,10 +126,10 @@ impl Digest {
         if checkpoint_before(calls) != calls || calls > made() {
             return None;
         }
-        let hash =
-            self.checkpoints.get((calls / CHECKPOINT_CALLS) as usize % CHECKPOINTS_KEPT)?.load(Ordering::Acquire);
+        let at = self.checkpoint(calls / CHECKPOINT_CALLS)?;
+        let (hash, sequence) = (at.hash.load(Ordering::Acquire), at.sequence.load(Ordering::Acquire));
         // Not overwritten meanwhile: the call that overwrites it has not begun.
         let kept = CHECKPOINT_CALLS * (CHECKPOINTS_KEPT as u64 - 1);
-        (made() < calls + kept).then_some(CallDigest { calls, hash })
+        (made() < calls + kept).then_some(CallDigest { calls, hash, sequence })
     }
 }

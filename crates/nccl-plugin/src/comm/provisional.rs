@@ -49,6 +49,23 @@ impl Comm {
         }
     }
 
+    /// NCCL reports a call or a launch whose group is not known: the handle of its group was lost, for example in the site profiler's pool. The next
+    /// questions count as calls of a group of their own, `Some(number)`, and a launch, `None`, as that of the last questions, because a rank that took
+    /// back what it launched would count other calls than the rest. A simulated group can no longer be told from a launched one, so the
+    /// communicator's arms must not change any more: see [`has_lost_a_group`](Comm::has_lost_a_group).
+    pub fn on_lost_group(&self, next: Option<u64>) {
+        self.lost_group.store(true, Ordering::Relaxed);
+        match next {
+            Some(number) => self.set_group(number),
+            None => self.on_launch(self.asked_group.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Once true, it stays true.
+    pub fn has_lost_a_group(&self) -> bool {
+        self.lost_group.load(Ordering::Relaxed)
+    }
+
     /// NCCL reports that the group of the last calls has been launched and the next calls belong to another one: releases that do not report groups.
     pub fn end_group(&self) {
         self.group.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +116,7 @@ impl Comm {
             }
         }
         self.ring.discard();
-        self.digest.take_group_back();
+        self.digest.take_group_back(self.begun_before.load(Ordering::Relaxed));
         // The boundary first: a proposal that sees the lower number must not find the boundary of an epoch that no longer began.
         self.boundary.store(state.boundary(), Ordering::SeqCst);
         self.begun.store(self.begun_before.load(Ordering::Relaxed), Ordering::SeqCst);

@@ -7,6 +7,7 @@ use crate::coordinator::auto_arm;
 use crate::events::LaunchedCollective;
 use crate::rewards::Script;
 use agreement::{RankReading, TimeSource, ToLeader};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,18 @@ impl Worker {
         let script = self.config.test.rewards.clone().filter(|s| s.decides());
         for local in &mut self.local_ranks {
             let led = local.roster.as_ref().and_then(|(roster, _)| {
-                self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster) && l.ordinal == local.comm.ordinal)
+                let at = self.index.led_by(roster, local.comm.ordinal)?;
+                self.led.get_mut(at).filter(|l| Arc::ptr_eq(&l.roster, roster))
             });
             let mut coordinator = led.map(|l| &mut l.coordinator);
             while let Some(d) = local.comm.take_decision() {
                 self.active = Instant::now();
+                if d.captured {
+                    // Not a call that ranks count: it stays at AUTO, or uses an arm that was checked with the other calls.
+                    crate::trace::call(&mut self.trace, &local.comm, &d);
+                    keep_recent(&mut local.recent, d);
+                    continue;
+                }
                 local.comm.note_entries(d.slot(), d.mask, d.auto);
                 if !d.taken && local.doubt.is_none() {
                     let why = format!(
@@ -40,10 +48,7 @@ impl Worker {
                     Some(script) => local.time_by_script(&d, script),
                     None => local.time_by_clock(&d, reward),
                 }
-                if local.recent.len() == RECENT_MAX {
-                    local.recent.pop_front();
-                }
-                local.recent.push_back(d);
+                keep_recent(&mut local.recent, d);
                 if let Some(c) = &mut coordinator {
                     c.on_call(&d, now);
                 }
@@ -56,6 +61,10 @@ impl Worker {
         for i in 0..self.local_ranks.len() {
             let Some(local) = self.local_ranks.get_mut(i) else { continue };
             let (id, roster) = (local.comm.id, local.roster.clone());
+            if local.doubt.is_none() && local.comm.has_lost_a_group() {
+                let why = "NCCL's profiler events no longer tell launched groups from simulated ones, because the handle of a group was lost";
+                local.doubt = Some(super::Doubt { why: why.into(), told_at: None });
+            }
             let Some(doubt) = &mut local.doubt else { continue };
             if doubt.told_at.is_some_and(|at| at.elapsed() < DOUBT_REPEAT_INTERVAL) {
                 continue;
@@ -87,7 +96,8 @@ impl Worker {
             let born = local.comm.born();
             let ns = |t: Instant| t.saturating_duration_since(born).as_nanos() as u64;
             let led = local.roster.as_ref().and_then(|(roster, _)| {
-                self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster) && l.ordinal == local.comm.ordinal)
+                let at = self.index.led_by(roster, local.comm.ordinal)?;
+                self.led.get_mut(at).filter(|l| Arc::ptr_eq(&l.roster, roster))
             });
             let mut coordinator = led.map(|l| &mut l.coordinator);
             for step in steps {
@@ -116,10 +126,8 @@ impl Worker {
     pub(super) fn match_events(&mut self, launched: &[LaunchedCollective]) {
         let script = self.config.test.rewards.clone();
         for ran in launched {
-            let Some(local) = self.local_ranks.iter_mut().find(|l| l.owner != 0 && l.owner == ran.enqueued.owner)
-            else {
-                continue;
-            };
+            let at = self.index.of_owner(ran.enqueued.owner);
+            let Some(local) = at.and_then(|at| self.local_ranks.get_mut(at)) else { continue };
             let w = &ran.enqueued;
             let matched = crate::rewards::match_launch(&mut local.recent, w, local.comm.ranks);
             let scripted = || {
@@ -134,6 +142,13 @@ impl Worker {
             }
         }
     }
+}
+
+fn keep_recent(recent: &mut VecDeque<CallDecision>, d: CallDecision) {
+    if recent.len() == RECENT_MAX {
+        recent.pop_front();
+    }
+    recent.push_back(d);
 }
 
 impl LocalRank {

@@ -52,24 +52,16 @@ impl Worker {
             }
         }
         let Some(first) = roster.members.first().copied().filter(|p| p.process == self.process) else { return };
-        let Some(local) = self.local_ranks.iter().find(|l| l.comm.id == roster.comm && l.comm.ordinal == first.ordinal)
-        else {
-            return;
-        };
-        if local.roster.is_some() && !self.led.iter().any(|l| l.roster.comm == roster.comm) {
+        let at = self.index.local(roster.comm, first.ordinal);
+        let Some(local) = at.and_then(|at| self.local_ranks.get(at)) else { return };
+        if local.roster.is_some() && self.index.led(roster.comm).is_none() {
             let coordinator = self.coordinator(roster.members.len(), &local.comm);
             self.trace.line(format_args!(
                 "{{\"kind\":\"roster\",\"comm\":\"{:016x}\",\"members\":{}}}",
                 roster.comm,
                 roster.members.len()
             ));
-            self.led.push(LedCommunicator {
-                roster,
-                ordinal: first.ordinal,
-                coordinator,
-                traced_epoch: 0,
-                leaving: false,
-            });
+            self.lead(LedCommunicator { roster, ordinal: first.ordinal, coordinator, traced_epoch: 0, leaving: false });
         }
     }
 
@@ -81,11 +73,10 @@ impl Worker {
                 let message = ToMember::read(&mut r)?;
                 r.end()?;
                 let leads = |l: &&LocalRank| {
-                    l.comm.id == comm
-                        && l.comm.ordinal == who
-                        && l.roster.as_ref().is_some_and(|(r, _)| r.members.first().is_some_and(|p| p.process == from))
+                    l.roster.as_ref().is_some_and(|(r, _)| r.members.first().is_some_and(|p| p.process == from))
                 };
-                let Some(local) = self.local_ranks.iter().find(leads) else {
+                let at = self.index.local(comm, who);
+                let Some(local) = at.and_then(|at| self.local_ranks.get(at)).filter(leads) else {
                     self.answer_for_ended(from, comm, who, &message);
                     return Ok(());
                 };
@@ -136,7 +127,7 @@ impl Worker {
     fn on_leader_message(&mut self, comm: u64, position: usize, from: Option<ProcessId>, message: &ToLeader) {
         let now = self.now_us();
         let from = from.unwrap_or(self.process);
-        let Some(led) = self.led.iter_mut().find(|l| l.roster.comm == comm) else { return };
+        let Some(led) = self.index.led(comm).and_then(|at| self.led.get_mut(at)) else { return };
         if led.roster.members.get(position).is_none_or(|p| p.process != from) {
             return;
         }
@@ -154,8 +145,8 @@ impl Worker {
         for (position, message) in out {
             let Some(place) = roster.members.get(position) else { continue };
             if place.process == self.process {
-                let mine = |l: &&LocalRank| l.comm.id == roster.comm && l.comm.ordinal == place.ordinal;
-                match self.local_ranks.iter().find(mine) {
+                let at = self.index.local(roster.comm, place.ordinal);
+                match at.and_then(|at| self.local_ranks.get(at)) {
                     Some(local) => answers.extend(self.answer(local, &message).map(|a| (position, a))),
                     // The member has left. It waits for no verdict, so it counts as confirmed.
                     None => answers.push((position, confirmation(&message).unwrap_or(ToLeader::Left))),
@@ -181,7 +172,7 @@ impl Worker {
         while !out.is_empty() {
             let answers = self.deliver(roster, std::mem::take(&mut out));
             let now = self.now_us();
-            if let Some(led) = self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster)) {
+            if let Some(led) = self.index.led_with(&self.led, roster).and_then(|at| self.led.get_mut(at)) {
                 for (position, answer) in answers {
                     led.coordinator.on_message(position, &answer, now, &mut out);
                 }
@@ -209,11 +200,11 @@ impl Worker {
 
     pub(super) fn send_to_leader(&mut self, roster: &Arc<Roster>, position: usize, message: &ToLeader) {
         let Some(leader) = roster.members.first() else { return };
-        if leader.process == self.process && self.led.iter().any(|l| l.roster.comm == roster.comm) {
+        if leader.process == self.process && self.index.led(roster.comm).is_some() {
             // In test mode `alone` several leaders of one communicator may be here: take the one with the same roster.
             let now = self.now_us();
             let mut out = Vec::new();
-            if let Some(led) = self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster)) {
+            if let Some(led) = self.index.led_with(&self.led, roster).and_then(|at| self.led.get_mut(at)) {
                 led.coordinator.on_message(position, message, now, &mut out);
             }
             self.send(roster, out);
@@ -228,8 +219,8 @@ impl Worker {
         for i in 0..self.led.len() {
             let Some(led) = self.led.get_mut(i) else { continue };
             let roster = led.roster.clone();
-            let mine = |l: &&LocalRank| l.comm.id == roster.comm && l.comm.ordinal == led.ordinal;
-            let begun = self.local_ranks.iter().find(mine).map_or(0, |l| l.comm.begun());
+            let at = self.index.local(roster.comm, led.ordinal);
+            let begun = at.and_then(|at| self.local_ranks.get(at)).map_or(0, |l| l.comm.begun());
             let mut out = Vec::new();
             led.coordinator.tick(begun, now, &mut out);
             for l in led.coordinator.drain_learned() {
@@ -262,7 +253,8 @@ impl Worker {
             if let Some(d) = led.coordinator.take_difference() {
                 let ranks = d.members.map(|m| roster.members.get(m).map_or(-1, |p| p.rank));
                 let why = format!(
-                    "ranks {} and {} have made different calls within the first {} calls: the communicator returns to AUTO for good",
+                    "ranks {} and {} count different calls within the first {} calls: the communicator's arms stay as they are for the rest of the job, \
+                     because ranks would change them at different calls (the stop file does not change them either)",
                     ranks[0], ranks[1], d.calls
                 );
                 self.files.warn(format!("communicator {:016x}: {why}", roster.comm));

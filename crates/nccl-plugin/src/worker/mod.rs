@@ -10,6 +10,7 @@
 mod allow;
 mod drain;
 pub mod files;
+mod index;
 mod messages;
 mod silence;
 mod status;
@@ -113,6 +114,7 @@ pub struct Worker {
     endpoint: Option<Box<dyn Endpoint>>,
     local_ranks: Vec<LocalRank>,
     led: Vec<LedCommunicator>,
+    index: index::Index,
     trace: Trace,
     files: Files,
     files_thread: Option<std::thread::JoinHandle<()>>,
@@ -147,6 +149,7 @@ impl Worker {
             endpoint: None,
             local_ranks: Vec::new(),
             led: Vec::new(),
+            index: index::Index::default(),
             trace: if config.trace.is_some() { Trace::queued(files.clone()) } else { Trace::default() },
             files,
             files_thread,
@@ -384,7 +387,7 @@ impl Worker {
                 local.roster = Some((roster.clone(), 0));
                 let coordinator = self.coordinator(1, &local.comm);
                 let ordinal = local.comm.ordinal;
-                self.led.push(LedCommunicator { roster, ordinal, coordinator, traced_epoch: 0, leaving: false });
+                self.lead(LedCommunicator { roster, ordinal, coordinator, traced_epoch: 0, leaving: false });
             } else if let Some(e) = &mut self.endpoint {
                 e.announce(Announcement {
                     comm: self.keys.add(&self.config.token, local.comm.id),
@@ -398,7 +401,13 @@ impl Worker {
                 local.announced = Some(Instant::now());
             }
         }
+        self.index.add_local(self.local_ranks.len(), &local);
         self.local_ranks.push(local);
+    }
+
+    fn lead(&mut self, led: LedCommunicator) {
+        self.index.add_led(self.led.len(), &led);
+        self.led.push(led);
     }
 
     fn coordinator(&self, members: usize, comm: &Comm) -> EpochCoordinator {
@@ -486,6 +495,7 @@ impl Worker {
         }
         let left: Vec<u64> = self.local_ranks.iter().filter(|l| goes(l)).map(|l| l.comm.id).collect();
         self.local_ranks.retain(|l| !goes(l));
+        let removed = left.len();
         for id in left {
             self.told.forget(id);
             if !self.local_ranks.iter().any(|l| l.comm.id == id)
@@ -500,7 +510,11 @@ impl Worker {
                 local.iter().any(|l| l.comm.id == comm) || ended.iter().any(|(roster, ..)| roster.comm == comm)
             });
         }
+        let before = (local.len() + removed, self.led.len());
         self.led.retain(|l| !(l.leaving && l.coordinator.is_idle()));
+        if before != (self.local_ranks.len(), self.led.len()) {
+            self.index.rebuild(&self.local_ranks, &self.led);
+        }
     }
 }
 

@@ -89,7 +89,8 @@ impl Worker {
         };
         for local in &self.local_ranks {
             let comm = &local.comm;
-            let led = self.led.iter().find(|l| l.roster.comm == comm.id && l.ordinal == comm.ordinal);
+            let at = local.roster.as_ref().and_then(|(roster, _)| self.index.led_by(roster, comm.ordinal));
+            let led = at.and_then(|at| self.led.get(at));
             let (waits, longest) = comm.waits();
             let rank_of = |position: usize| led.and_then(|l| l.roster.members.get(position)).map_or(-1, |m| m.rank);
             let slot = |(slot, arm, because): (Slot, Arm, String)| SlotStatus {

@@ -264,3 +264,35 @@ fn the_next_connection_to_a_process_tries_its_next_address() {
         ends.iter_mut().for_each(|e| e.poll(Duration::from_millis(2), &mut Vec::new()));
     }
 }
+
+#[test]
+fn a_register_with_few_connections_serves_many_processes_one_after_the_other() {
+    let (_held, port) = port(ANY);
+    let resolve: Resolve = |_, port| vec![([127, 0, 0, 1], port).into()];
+    const PROCESSES: usize = 40;
+    const LIMIT: usize = 8;
+    let ids: Vec<ProcessId> = (0..PROCESSES as u64).map(|i| unique(300 + i)).collect();
+    let mut ends: Vec<Sockets> = ids.iter().map(|id| end(port, *id, resolve)).collect();
+    ends.iter_mut().for_each(|e| e.connections.limit = LIMIT);
+    // Two ranks far from each other, so that the first processes wait for those that have no connection yet.
+    let half = PROCESSES / 2;
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement((i % half) as u64, (i / half) as i32, 2, ids[i]));
+    }
+    let mut most = 0;
+    let events = until(&mut ends, |ends, events| {
+        most = most.max(ends.iter().map(Sockets::connections).max().unwrap_or(0));
+        events.iter().all(|e| complete(e))
+    });
+    assert!(most <= LIMIT + 1, "{most} connections, {LIMIT} and that to the register allowed");
+    assert!(events.iter().all(|e| e.iter().all(|e| matches!(e, TransportEvent::Complete(_)))), "{events:?}");
+    let notes: Vec<String> = ends.iter_mut().flat_map(|e| e.notes()).collect();
+    let about_limits = |n: &&String| n.contains("connections") || n.contains("register");
+    assert_eq!(notes.iter().find(about_limits), None, "nothing to tell the user");
+    // A later communicator of two that were sent away.
+    for (rank, i) in [5, half + 7].into_iter().enumerate() {
+        ends[i].announce(announcement(1000, rank as i32, 2, ids[i]));
+    }
+    let later = |e: &[TransportEvent]| e.iter().any(|e| matches!(e, TransportEvent::Complete(r) if r.comm == 1000));
+    until(&mut ends, |_, events| later(&events[5]) && later(&events[half + 7]));
+}
