@@ -115,15 +115,26 @@ impl Config {
             c.token = v;
         }
         if let Some((v, place)) = get("net_chunk") {
-            match v.parse::<u32>().ok().filter(|n| n.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(n)) {
+            match v
+                .parse::<u32>()
+                .ok()
+                .filter(|n| n.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(n))
+            {
                 Some(n) => c.chunk = n,
-                None => return wrong(place, format!("`{v}` is not a power of two, {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}")),
+                None => {
+                    return wrong(place, format!("`{v}` is not a power of two, {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}"));
+                }
             }
         }
         if let Some((v, place)) = get("net_threads") {
             match v.parse::<usize>().ok().filter(|n| (1..=net::endpoint::THREADS_MAX).contains(n)) {
                 Some(n) => c.threads = n,
-                None => return wrong(place, format!("`{v}` is not a number of threads, 1 to {}", net::endpoint::THREADS_MAX)),
+                None => {
+                    return wrong(
+                        place,
+                        format!("`{v}` is not a number of threads, 1 to {}", net::endpoint::THREADS_MAX),
+                    );
+                }
             }
         }
         for (key, flag) in [("net_share", &mut c.share), ("net_test_gpu_is_host", &mut c.gpu_is_host)] {

@@ -195,7 +195,8 @@ mod tests {
     #[test]
     fn rails_are_named_by_interface_or_address() {
         let all = [interface("eth0", "10.1.0.1"), interface("eth1", "10.2.0.1")];
-        let with = |rails: &[&str]| Config { rails: rails.iter().map(|r| r.to_string()).collect(), ..Config::default() };
+        let with =
+            |rails: &[&str]| Config { rails: rails.iter().map(|r| r.to_string()).collect(), ..Config::default() };
         let root = tempfile::tempdir().unwrap();
         let names = |r: &[&str]| {
             rails(&with(r), &all, &Sys(root.path())).map(|n| n.iter().map(|n| n.ip.to_string()).collect::<Vec<_>>())

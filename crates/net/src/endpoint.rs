@@ -206,8 +206,13 @@ impl Endpoint {
             rails,
             addresses: self.common.addresses.clone(),
         };
-        let listening =
-            Listening { secret: self.secret(&secret), open: true, ready: VecDeque::new(), known: HashMap::new() };
+        let listening = Listening {
+            secret: self.secret(&secret),
+            open: true,
+            ready: VecDeque::new(),
+            known: HashMap::new(),
+            over: VecDeque::new(),
+        };
         lock(&self.common.listeners).insert(listener, listening);
         Ok((Listen { common: self.common.clone(), id: listener }, handle.write()))
     }
@@ -327,22 +332,14 @@ pub struct SendEnd {
 }
 
 impl SendEnd {
-    /// Begins a send. `None`: not now, call again.
+    /// Begins a send. `None`: not now, call again. On a connection that has failed, the request fails.
     ///
     /// # Errors
-    /// The connection has failed.
+    /// The connection has failed, and no request is free to say so.
     pub fn send(&self, buffer: Buffer, tag: i32) -> Result<Option<RequestId>, NetError> {
-        self.check()?;
-        let Some(request) = self.shared.pool.take(1) else { return Ok(None) };
+        let Some(request) = self.shared.pool.take(1) else { return self.shared.no_request() };
         self.shared.post(Post::Send { request, buffer, tag });
         Ok(Some(request))
-    }
-
-    fn check(&self) -> Result<(), NetError> {
-        match self.shared.status() {
-            Status::Failed => Err(NetError::Remote(lock(&self.shared.reason).clone())),
-            _ => Ok(()),
-        }
     }
 
     pub fn request(&self, id: RequestId) -> Option<&Request> {
@@ -364,18 +361,15 @@ pub struct ReceiveEnd {
 }
 
 impl ReceiveEnd {
-    /// Posts a group of at most [`GROUPED_MAX`] receives. `None`: not now, call again.
+    /// Posts a group of at most [`GROUPED_MAX`] receives. `None`: not now, call again. On a connection that has failed, the request fails.
     ///
     /// # Errors
-    /// The connection has failed, or there is no receive or too many.
+    /// There is no receive or too many; or the connection has failed, and no request is free to say so.
     pub fn receive(&self, list: &[(Buffer, i32)]) -> Result<Option<RequestId>, NetError> {
         if list.is_empty() || list.len() > GROUPED_MAX {
             return Err(NetError::Handle("a group has 1 to 8 receives"));
         }
-        if self.shared.status() == Status::Failed {
-            return Err(NetError::Remote(lock(&self.shared.reason).clone()));
-        }
-        let Some(request) = self.shared.pool.take(list.len()) else { return Ok(None) };
+        let Some(request) = self.shared.pool.take(list.len()) else { return self.shared.no_request() };
         let (mut buffers, mut tags) = ([None; GROUPED_MAX], [0; GROUPED_MAX]);
         for ((to, tag), (b, t)) in buffers.iter_mut().zip(&mut tags).zip(list) {
             (*to, *tag) = (Some(*b), *t);

@@ -7,7 +7,7 @@ use crate::rails::View;
 use crate::receiver::Receiver;
 use crate::sender::{Micros, Sender};
 use crate::share::BoardWords;
-use crate::shared::{Common, Job, Known, Shared, Status, Thread, lock};
+use crate::shared::{Common, Job, Known, OVER_MAX, Shared, Status, Thread, lock};
 use crate::sockets::{Listener, Socket};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -271,6 +271,9 @@ impl Io {
                 if self.with(key, |c, _, common, after| c.close(now, common, after)).is_some() {
                     self.hungry.push(key);
                 }
+                let dialled = self.greetings.iter().filter(|(_, g)| g.dials.is_some_and(|d| d.0 == key));
+                let dialled: Vec<u64> = dialled.map(|(k, _)| *k).collect();
+                dialled.into_iter().for_each(|k| _ = self.end_greeting(k));
             }
         }
     }
@@ -445,6 +448,10 @@ impl Io {
             let mut listeners = lock(&self.common.listeners);
             if let Some(l) = listeners.get_mut(&listener) {
                 l.known.remove(&connection);
+                l.over.push_back(connection);
+                if l.over.len() > OVER_MAX {
+                    l.over.pop_front();
+                }
                 if !l.open && l.known.is_empty() {
                     listeners.remove(&listener);
                 }
@@ -462,7 +469,7 @@ fn introduce(common: &Arc<Common>, listener: u64, hello: &Hello) -> Option<Arc<S
     if let Some(known) = l.known.get(&hello.connection) {
         return Some(known.shared.clone());
     }
-    if !l.open || usize::from(hello.path) >= PATHS_MAX {
+    if !l.open || usize::from(hello.path) >= PATHS_MAX || l.over.contains(&hello.connection) {
         return None;
     }
     let thread = common.thread()?;

@@ -1,6 +1,7 @@
 //! What the program's threads and the I/O threads share.
 
 use crate::buffer::Buffer;
+use crate::endpoint::NetError;
 use crate::handle::{Handle, RailAddress};
 use crate::limits::GROUPED_MAX;
 use crate::request::Pool;
@@ -130,6 +131,14 @@ impl Shared {
         }
     }
 
+    /// All requests are in use.
+    pub fn no_request(&self) -> Result<Option<RequestId>, NetError> {
+        match self.status() {
+            Status::Failed => Err(NetError::Remote(lock(&self.reason).clone())),
+            _ => Ok(None),
+        }
+    }
+
     /// The I/O thread no longer touches any buffer of the program.
     pub fn set_detached(&self) {
         *lock(&self.detached) = true;
@@ -253,7 +262,12 @@ pub(crate) struct Listening {
     /// Connections with a path that the program has not accepted yet.
     pub ready: std::collections::VecDeque<Arc<Shared>>,
     pub known: std::collections::HashMap<u64, Known>,
+    /// Connections that are over, the last [`OVER_MAX`]: a late path of one must not begin it anew.
+    pub over: std::collections::VecDeque<u64>,
 }
+
+/// See [`Listening::over`].
+pub(crate) const OVER_MAX: usize = 4096;
 
 /// Everything that threads of the process share.
 #[derive(Debug)]

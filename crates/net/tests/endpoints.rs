@@ -186,7 +186,10 @@ fn closing_fails_what_is_open_on_the_other_side_and_loses_nothing_that_was_done(
             other => Some(other),
         });
         assert_eq!(failed, Progress::Failed);
-        assert!(matches!(s.send(buffer(&mut more), 9), Err(NetError::Remote(_))));
+        // Further sends are taken and fail, too, until no request is free.
+        let later = s.send(buffer(&mut more), 9).unwrap().unwrap();
+        until(|| (s.request(later).unwrap().poll() == Progress::Failed).then_some(()));
+        assert!((0..300).any(|_| matches!(s.send(buffer(&mut more), 9), Err(NetError::Remote(_)))));
     }
 }
 
@@ -205,4 +208,26 @@ fn a_peer_that_vanishes_is_an_error_within_the_bound() {
         other => Some(other),
     });
     assert_eq!(failed, Progress::Failed);
+}
+
+#[test]
+fn a_listener_is_used_again_and_each_connection_is_accepted_once() {
+    let (a, b) = (Endpoint::start(settings(3, "")).unwrap(), Endpoint::start(settings(3, "")).unwrap());
+    let (listen, handle) = b.listen(0).unwrap();
+    for i in 0..200 {
+        let (mut handle, mut send, mut receive) = (handle, None, None);
+        until(|| {
+            send = send.take().or_else(|| a.connect(0, &mut handle).unwrap());
+            receive = receive.take().or_else(|| listen.accept());
+            (send.is_some() && receive.is_some()).then_some(())
+        });
+        let (s, r) = (send.unwrap(), receive.unwrap());
+        let (mut from, mut to) = (pattern(9_000, i), vec![0; 9_000]);
+        let got = r.receive(&[(buffer(&mut to), 0)]).unwrap().unwrap();
+        let sent = s.send(buffer(&mut from), 0).unwrap().unwrap();
+        done(|| r.request(got).unwrap().poll());
+        done(|| s.request(sent).unwrap().poll());
+        assert!(from == to);
+    }
+    assert!(listen.accept().is_none(), "a connection that nobody made");
 }
