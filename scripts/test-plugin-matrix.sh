@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the NCCL plugin on the newest patch of every minor release from 2.21 to 2.32 and on the first that identifies communicators.
-# Then runs the long checks of the agreement: ten million simulated steps, 200 bad networks, a larger model. Wheels come from the configured package index (some 4 GB the first time).
+# Then runs the long checks of the agreement: ten million simulated steps, 200 bad networks, a larger model, a leader's processor time. Wheels come from the configured package index (some 4 GB the first time).
 #
 #   scripts/test-plugin-matrix.sh [VERSION...]      AGREEMENT=0 leaves the long checks out
 set -euo pipefail
@@ -33,7 +33,7 @@ stage() {
   else
     passed=$((passed + 1))
     printf '%-24s ok      %4d s\n' "$name" $((SECONDS - begin))
-    grep -E '^(512 ranks|[23] ranks)' <<<"$log" | sed 's/^/    /' || true
+    grep -E '^(512 ranks|[23] ranks|[0-9]+ members:)' <<<"$log" | sed 's/^/    /' || true
   fi
 }
 for version in "${versions[@]}"; do
@@ -41,6 +41,7 @@ for version in "${versions[@]}"; do
 done
 [ "${AGREEMENT:-1}" = 0 ] || stage "agreement, ten million" env LINKWISE_SIMULATION_STEPS=10000000 LINKWISE_MODEL_LARGE=1 \
   cargo test --locked -q -p agreement --test simulation --test model -- --show-output
+[ "${AGREEMENT:-1}" = 0 ] || stage "agreement, cost" cargo test --locked -q -p agreement --test cost -- --ignored --show-output
 say ""
 say "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

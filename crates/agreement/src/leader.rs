@@ -1,11 +1,8 @@
 //! The rank that proposes epochs and decides on them.
 
 use crate::digest::{CallDigest, checkpoint_before};
-use crate::message::{NO_ENTRY, SlotView};
-use crate::{Epoch, Slot, SlotPlan, ToLeader, ToMember};
-use std::collections::BTreeMap;
+use crate::{Epoch, SlotPlan, ToLeader, ToMember};
 use std::sync::Arc;
-use tune::Arm;
 
 /// Least distance, in calls, from the farthest rank to the first call of a proposal.
 pub const AHEAD_MIN: u64 = 4;
@@ -17,7 +14,7 @@ pub const AHEAD_MAX: u64 = 1 << 20;
 pub const REPEAT_US: u64 = 100_000;
 /// Age at which a proposal without all acknowledgements is aborted if there is no lead, microseconds.
 pub const GIVE_UP_US: u64 = 2_000_000;
-/// Age at which a question without all answers is dropped, microseconds. Nobody is bound meanwhile.
+/// Age at which a question without all answers is dropped, microseconds. A question binds no member.
 pub const ASK_GIVE_UP_US: u64 = 10_000_000;
 /// Time from the end of a cut of the network until messages pass again: a new connection attempt, 1 s, and a repetition. Added to the lead.
 pub const RECOVERY_US: u64 = 1_500_000;
@@ -33,7 +30,7 @@ const WINDOW_US_MAX: u64 = 5_000_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Stage {
     Idle,
-    /// Every member is asked whether it could run the epoch. Nobody is bound.
+    /// Every member is asked whether it could run the epoch. The answer binds no member.
     Asked {
         epoch: Arc<Epoch>,
         since_us: u64,
@@ -85,8 +82,6 @@ pub struct EndedProposal {
     pub epoch: Arc<Epoch>,
     /// True if the epoch was committed, false if it is void.
     pub committed: bool,
-    /// Slots whose arms not every rank can use, or has not seen: the reason why the epoch is void.
-    pub impossible: Vec<Slot>,
 }
 
 /// The leader's part of the agreement, as drawn in the crate documentation.
@@ -116,8 +111,6 @@ pub struct Leader {
     lease_calls: Option<u64>,
     /// Ask before proposing.
     asks: bool,
-    /// A plan counts only if every rank has seen its slot.
-    needs_views: bool,
     repeat_us: u64,
     give_up_us: u64,
     sent_us: u64,
@@ -133,8 +126,6 @@ pub struct Leader {
     /// A member has left: nothing is proposed any more.
     closed: bool,
     left: Vec<bool>,
-    /// What the ranks that have answered the question saw: the entries possible everywhere, AUTO's entry if it is the same, and their number.
-    views: BTreeMap<Slot, (SlotView, usize)>,
     /// The number of calls at which digests are compared, and the first that arrived.
     check: (u64, Option<(CallDigest, usize)>),
     difference: Option<Difference>,
@@ -158,7 +149,6 @@ impl Leader {
             lapses: true,
             lease_calls: None,
             asks: true,
-            needs_views: false,
             repeat_us,
             give_up_us,
             sent_us: 0,
@@ -170,7 +160,6 @@ impl Leader {
             stopped: false,
             closed: false,
             left: vec![false; members],
-            views: BTreeMap::new(),
             check: (0, None),
             difference: None,
             differs: false,
@@ -209,12 +198,6 @@ impl Leader {
     /// Proposes without asking first, as earlier versions did: for tests that compare.
     pub fn without_question(mut self) -> Self {
         self.asks = false;
-        self
-    }
-
-    /// A plan counts only if every rank has seen its slot, and can use its arms there.
-    pub fn needs_views(mut self, needs: bool) -> Self {
-        self.needs_views = needs;
         self
     }
 
@@ -289,7 +272,6 @@ impl Leader {
     /// Asks all members, or proposes at once if that is the rule.
     fn ask(&mut self, mut epoch: Epoch, now_us: u64, send: &mut impl FnMut(usize, ToMember)) -> Arc<Epoch> {
         epoch.check_at = self.begin_check(now_us);
-        self.views.clear();
         let epoch = Arc::new(epoch);
         self.stage = Stage::Asked { epoch: epoch.clone(), since_us: now_us };
         if self.asks {
@@ -307,16 +289,12 @@ impl Leader {
         if self.missing > 0 || (self.lead_us > 0 && self.rate.per_s == 0) {
             return;
         }
-        let impossible = self.impossible(epoch);
-        if !impossible.is_empty() {
-            return self.drop_question(impossible);
-        }
         let mut epoch = Epoch::clone(epoch);
         let distance = self.distance();
         if !epoch.renews {
             epoch.from_call = self.aligned(self.farthest + distance);
         } else if epoch.from_call < self.farthest + distance {
-            return self.drop_question(Vec::new()); // too late: it lapses
+            return self.drop_question(); // too late: it lapses
         }
         let by_lead = (self.lead_us > 0 && self.lapses).then(|| distance.saturating_mul(LEASE_LEADS));
         if let Some(calls) = self.lease_calls.or(by_lead).filter(|_| epoch.renews || !epoch.plans.is_empty()) {
@@ -326,26 +304,12 @@ impl Leader {
         self.begin_stage(now_us, send);
     }
 
-    /// The slots with an arm that some rank cannot use, as far as the ranks said what they saw.
-    fn impossible(&self, epoch: &Epoch) -> Vec<Slot> {
-        let members = self.answered.len();
-        let fits = |plan: &SlotPlan| {
-            let view = self.views.get(&plan.slot);
-            if view.is_none_or(|(_, ranks)| *ranks < members) && self.needs_views {
-                return plan.runs.is_empty() && plan.settled == Arm::AUTO;
-            }
-            let Some((view, _)) = view else { return true };
-            plan.runs.iter().map(|r| r.arm).chain([plan.settled]).all(|arm| view.allows(arm))
-        };
-        epoch.plans.iter().filter(|plan| !fits(plan)).map(|plan| plan.slot).collect()
-    }
-
-    /// The question has no use any more. Nobody is bound, so nobody needs to be told.
-    fn drop_question(&mut self, impossible: Vec<Slot>) {
+    /// Ends the question. It has bound no member, so no member is told.
+    fn drop_question(&mut self) {
         if let Stage::Asked { epoch, .. } = std::mem::replace(&mut self.stage, Stage::Idle)
             && !epoch.renews
         {
-            self.ended = Some(EndedProposal { epoch, committed: false, impossible });
+            self.ended = Some(EndedProposal { epoch, committed: false });
         }
         self.missing = 0;
     }
@@ -373,7 +337,7 @@ impl Leader {
 
     fn decide(&mut self, commit: bool, now_us: u64, send: &mut impl FnMut(usize, ToMember)) {
         if matches!(self.stage, Stage::Asked { .. }) {
-            return self.drop_question(Vec::new());
+            return self.drop_question();
         }
         if let Stage::Proposed { epoch, .. } = &self.stage {
             let epoch = epoch.clone();
@@ -386,8 +350,7 @@ impl Leader {
                 self.in_force = lapses.then(|| epoch.clone());
             }
             if !epoch.renews {
-                let impossible = Vec::new();
-                self.ended = Some(EndedProposal { epoch: epoch.clone(), committed: commit, impossible });
+                self.ended = Some(EndedProposal { epoch: epoch.clone(), committed: commit });
             }
             self.stage = Stage::Decided { epoch, commit };
             self.begin_stage(now_us, send);
@@ -423,15 +386,13 @@ impl Leader {
             self.compare(from, *d, now_us, &mut send);
         }
         match (&self.stage, message) {
-            (Stage::Asked { epoch: e, .. }, ToLeader::Ready { slots, .. }) if e.number == epoch => {
-                let first = self.answer(from);
-                if first {
-                    self.note_views(slots);
+            (Stage::Asked { epoch: e, .. }, ToLeader::Ready { .. }) if e.number == epoch => {
+                if self.answer(from) {
                     self.propose_if_ready(now_us, &mut send);
                 }
             }
             (Stage::Asked { epoch: e, .. }, ToLeader::Refuse { .. }) if e.number == epoch => {
-                self.drop_question(Vec::new());
+                self.drop_question();
             }
             (Stage::Proposed { epoch: e, .. }, ToLeader::Ack { .. }) if e.number == epoch => {
                 self.answer(from);
@@ -440,7 +401,7 @@ impl Leader {
                 }
             }
             (Stage::Proposed { epoch: e, .. }, ToLeader::Refuse { .. }) if e.number == epoch => {
-                let (is_late, ahead) = (begun >= e.from_call, self.ahead);
+                let (is_late, ahead) = (begun > e.from_call, self.ahead); // calls 0 to begun - 1 have begun
                 self.decide(false, now_us, &mut send);
                 if !is_late {
                     self.ahead = ahead; // refused for another reason: a later call would not help
@@ -470,17 +431,6 @@ impl Leader {
         let first = self.answered.get_mut(from).filter(|a| !**a).map(|a| *a = true).is_some();
         self.missing -= usize::from(first);
         first
-    }
-
-    fn note_views(&mut self, slots: &[SlotView]) {
-        for s in slots {
-            let (all, ranks) = self.views.entry(s.slot).or_insert((*s, 0));
-            all.mask &= s.mask;
-            if all.auto != s.auto {
-                all.auto = NO_ENTRY;
-            }
-            *ranks += 1;
-        }
     }
 
     /// Chooses the number of calls at which digests are compared next: one that all members have reported.
@@ -525,7 +475,7 @@ impl Leader {
         let age = |since_us: u64| now_us.saturating_sub(since_us);
         match &self.stage {
             Stage::Asked { since_us, .. } if self.missing > 0 && age(*since_us) >= ASK_GIVE_UP_US.max(self.lead_us) => {
-                self.drop_question(Vec::new());
+                self.drop_question();
             }
             Stage::Asked { .. } if self.missing == 0 => self.propose_if_ready(now_us, &mut send),
             Stage::Proposed { since_us, .. } if age(*since_us) >= self.give_up_us => {
@@ -584,7 +534,8 @@ impl Leader {
 mod tests {
     use super::*;
     use crate::Member;
-    use tune::{Algorithm, Collective, Protocol};
+    use crate::Slot;
+    use tune::{Algorithm, Arm, Collective, Protocol};
 
     const LEAD_US: u64 = 1_000_000;
 
@@ -604,21 +555,17 @@ mod tests {
         now_us: u64,
         /// Members that hear nothing.
         cut: Vec<usize>,
-        /// What each member answers to a question.
-        mask: Vec<u32>,
         hash: Vec<u64>,
     }
 
     impl Job {
         fn new(leader: Leader, members: usize) -> Self {
-            let every = vec![u32::MAX; members];
             Job {
                 leader,
                 members: vec![Member::default(); members],
                 begun: 0,
                 now_us: 0,
                 cut: Vec::new(),
-                mask: every,
                 hash: vec![1; members],
             }
         }
@@ -636,9 +583,6 @@ mod tests {
                 };
                 if let ToLeader::Ready { digest, .. } | ToLeader::Status { digest, .. } = &mut answer {
                     *digest = Some(CallDigest { calls: at, hash: if at == 0 { 0 } else { self.hash[to] } });
-                }
-                if let ToLeader::Ready { slots, .. } = &mut answer {
-                    *slots = vec![SlotView { slot: slot(), mask: self.mask[to], auto: 3 }];
                 }
                 self.leader.on_message(to, &answer, self.now_us, |to, m| out.push((to, m)));
             }
@@ -680,7 +624,7 @@ mod tests {
         job.run(LEAD_US / 2);
         assert!(
             job.leader.take_ended().is_none() && job.members[1].bound_to().is_none(),
-            "no rate yet, so nobody is bound"
+            "no rate yet, so no member is bound"
         );
         job.run(LEAD_US);
         let ended = job.leader.take_ended().unwrap();
@@ -734,19 +678,18 @@ mod tests {
     }
 
     #[test]
-    fn arms_that_one_rank_cannot_use_or_has_not_seen_are_not_proposed() {
-        let mut job = Job::new(Leader::new(2, REPEAT_US, GIVE_UP_US).needs_views(true), 2);
-        job.mask[1] = !(1 << crate::message::entry_of(Algorithm::Tree, Protocol::Ll));
-        job.propose(plans());
-        let ended = job.leader.take_ended().unwrap();
-        assert_eq!((ended.committed, ended.impossible), (false, vec![slot()]));
-        assert!(job.members.iter().all(|m| m.bound_to().is_none()));
-        let other = vec![SlotPlan { slot: Slot::of(Collective::AllReduce, 1 << 10), ..plans()[0].clone() }];
-        job.mask[1] = u32::MAX;
-        job.propose(other.clone());
-        assert_eq!(job.leader.take_ended().unwrap().impossible, [other[0].slot], "no rank has seen it");
-        job.propose(plans());
-        assert!(job.leader.take_ended().unwrap().committed);
+    fn a_refusal_moves_later_proposals_further_ahead_only_if_the_first_call_has_begun() {
+        let refused_with = |begun_beyond: u64| {
+            let mut leader = Leader::new(2, REPEAT_US, GIVE_UP_US).without_question();
+            let e = leader.propose(plans(), 0, 0, |_, _| {}).map(|e| e.number).unwrap();
+            let Stage::Proposed { epoch, .. } = &leader.stage else { panic!("{leader:?}") };
+            let begun = epoch.from_call + begun_beyond;
+            let before = leader.ahead;
+            leader.on_message(1, &ToLeader::Refuse { epoch: e, begun }, 0, |_, _| {});
+            leader.ahead / before
+        };
+        assert_eq!(refused_with(0), 1, "call N has not begun: a member refuses for another reason");
+        assert_eq!(refused_with(1), 2);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Agreement between the ranks of a communicator on which arm each call uses.
 //!
-//! NCCL hangs, or worse, if two ranks run one collective with different algorithms. A choice may therefore change only
-//! at a call that every rank knows in advance. One rank of the communicator leads. It asks all ranks whether they could run an [`Epoch`]; that binds
-//! nobody. When all are ready it proposes the epoch: from call N on, these arms; N is seconds ahead. Every rank acknowledges that it holds the proposal
-//! and has not begun call N. The leader publishes the verdict only after all acknowledgements. A rank that has acknowledged and reaches call N without
-//! a verdict waits; it does not guess. A rank that has begun call N refuses, which voids the epoch for all ranks. An epoch lapses to AUTO at a call that
-//! it names, unless a renewal was agreed by the same steps.
+//! NCCL hangs, or worse, if two ranks run one collective with different algorithms. A choice may therefore change only at a call that every rank
+//! knows in advance. One rank of the communicator leads. It asks all ranks whether they could run an [`Epoch`]; the answer binds no rank. When all are
+//! ready it proposes the epoch: from call N on, these arms; N is seconds ahead. Every rank acknowledges that it holds the proposal and has not begun
+//! call N. The leader publishes the verdict only after all acknowledgements. A rank that has acknowledged and reaches call N without a verdict waits;
+//! it does not guess. A rank that has begun call N refuses, which voids the epoch for all ranks. An epoch lapses to AUTO at a call that it names,
+//! unless a renewal was agreed by the same steps.
 //!
 //! ```text
 //!  leader    idle ──ask──► asked ──all ready──► proposed ──all acknowledged──► decided: commit ──all confirmed──► idle

@@ -4,7 +4,7 @@ use crate::Epoch;
 use crate::digest::CallDigest;
 use crate::epoch::{SLOT_PLANS_MAX, Slot};
 use std::sync::Arc;
-use tune::{Algorithm, Arm, Collective, Protocol};
+use tune::Collective;
 use wire::{Malformed, Reader, Writer};
 
 /// [`RankReading::time_us`] of a call whose time will never be known. It keeps the leader from waiting for that time.
@@ -35,22 +35,6 @@ pub struct SlotView {
     pub mask: u32,
     /// The entry that AUTO chose, or [`NO_ENTRY`] if it chose several, or none is known.
     pub auto: u8,
-}
-
-impl SlotView {
-    /// The rank, or all ranks of a joint view, can use the arm in the slot. Channels alone are set only where AUTO's entry is known.
-    pub fn allows(&self, arm: Arm) -> bool {
-        match (arm.forced, arm.channels) {
-            (Some((a, p)), _) => self.mask >> entry_of(a, p) & 1 == 1,
-            (None, Some(_)) => self.auto != NO_ENTRY,
-            (None, None) => true,
-        }
-    }
-}
-
-/// The position of an algorithm and protocol in NCCL's cost table, and in [`SlotView::mask`].
-pub fn entry_of(algorithm: Algorithm, protocol: Protocol) -> u32 {
-    algorithm as u32 * Protocol::ALL.len() as u32 + protocol as u32
 }
 
 /// [`SlotView::auto`] of a slot in which AUTO has chosen several entries.

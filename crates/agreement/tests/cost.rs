@@ -123,7 +123,7 @@ fn cost_of(members: usize) -> ([f64; 3], u64) {
 }
 
 #[test]
-#[ignore = "takes a minute; prints processor time"]
+#[ignore = "takes a minute; prints processor time; make test-plugin-matrix runs it"]
 fn an_idle_leader_costs_the_same_with_any_number_of_members() {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = rustix::process::Rlimit { current: most.maximum, maximum: most.maximum };

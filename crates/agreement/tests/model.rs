@@ -59,7 +59,7 @@ enum Rule {
     RenewsAlone,
     /// A question that no call follows counts as a call.
     CountsQuestions,
-    /// The last rank's cost table has no entry for the arms, and nobody asks.
+    /// The last rank's cost table has no entry for the arms, and no rank checks its table.
     UncheckedTable,
     /// A stranger's verdicts count as the leader's.
     AnyoneLeads,

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `status-HOST-PID.json` | the snapshot; `linkwise watch FOLDER` reads it |
 //! | `linkwise-HOST-PID.prom` | the same as Prometheus text, for node_exporter's text collector |
-//! | `waiting-HOST-PID.json` | the last snapshot during which a call waited longer than [`DUMP_AFTER`]: it names the silent ranks |
+//! | `waiting-HOST-PID.json` | the last snapshot during which a call waited longer than [`DUMP_AFTER`]: it names the silent ranks. Without `status` it is written beside the trace, else to the log |
 
 use crate::trace::quoted;
 use std::fmt::Write as _;
@@ -258,13 +258,23 @@ impl StatusSnapshot {
     pub fn write(&self, folder: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
         let name = format!("{:016x}-{}", self.host, self.pid);
-        let json = self.json();
-        replace(folder, &format!("status-{name}.json"), &json)?;
+        replace(folder, &format!("status-{name}.json"), &self.json())?;
         replace(folder, &format!("linkwise-{name}.prom"), &self.prometheus())?;
         if self.is_stuck() {
-            replace(folder, &format!("waiting-{name}.json"), &json)?;
+            self.write_waiting(folder)?;
         }
         Ok(())
+    }
+
+    /// Writes the dump of a process in which a call waits.
+    pub fn write_waiting(&self, folder: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        replace(folder, &self.waiting_file(), &self.json())
+    }
+
+    /// The name of the dump.
+    pub fn waiting_file(&self) -> String {
+        format!("waiting-{:016x}-{}.json", self.host, self.pid)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Groups that are simulated on some ranks, in random schedules of calls and messages: all ranks launch each call with one arm.
 
-use agreement::{ArmRun, Leader, Slot, SlotPlan, ToLeader, ToMember};
-use linkwise_nccl::comm::{Call, Comm, Identity, Role};
-use linkwise_nccl::cost_table::CostTable;
+mod common;
+
+use agreement::{ArmRun, Leader, Slot, SlotPlan};
+use common::schedule::{Network, Random};
+use linkwise_nccl::comm::{Comm, Identity, Role};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tune::{Algorithm, Arm, Collective, Protocol};
@@ -11,24 +13,9 @@ const RANKS: usize = 3;
 const STEPS: usize = 6000;
 const SIZES: [u64; 2] = [1 << 20, 1 << 12];
 
-/// Pseudo-random numbers below `n` (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % n
-    }
-}
-
 /// One question, as NCCL asks: the arm that the table then prefers.
 fn question(comm: &Comm, bytes: u64) -> Arm {
-    let mut table = [-1.0f32; 21];
-    table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
-    let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
-    comm.call(Call { collective: 4, bytes }, &mut costs, &mut 0, |_| {}).unwrap();
+    let table = common::schedule::question(comm, bytes);
     let cheapest = (0..6).min_by(|a, b| table[*a].total_cmp(&table[*b])).unwrap();
     Arm::new(Algorithm::ALL[cheapest / 3], Protocol::ALL[cheapest % 3])
 }
@@ -40,11 +27,7 @@ struct Schedule {
     groups: Vec<Vec<u64>>,
     launched: [usize; RANKS],
     next_group: u64,
-    leader: Leader,
-    to_members: Vec<(usize, ToMember)>,
-    to_leader: Vec<(usize, ToLeader)>,
-    now: u64,
-    committed: usize,
+    network: Network,
     /// The arm of each launched question, by its position in the groups.
     arms: BTreeMap<(usize, usize), Arm>,
 }
@@ -74,11 +57,7 @@ impl Schedule {
             groups,
             launched: [0; RANKS],
             next_group: 1,
-            leader,
-            to_members: Vec::new(),
-            to_leader: Vec::new(),
-            now: 0,
-            committed: 0,
+            network: Network::new(leader),
             arms: BTreeMap::new(),
         }
     }
@@ -88,8 +67,10 @@ impl Schedule {
         match self.random.below(20) {
             0 | 1 if r > 0 => self.simulate(r),
             0..=4 => return self.launch(r),
-            5..=11 if !self.to_members.is_empty() => self.deliver_to_member(),
-            12..=18 if !self.to_leader.is_empty() => self.deliver_to_leader(),
+            5..=11 if self.network.has_for_members() => {
+                self.network.deliver_to_member(&mut self.random, |to, message| self.ranks[to].on_message(message));
+            }
+            12..=18 if self.network.has_for_leader() => self.network.deliver_to_leader(&mut self.random),
             _ => self.tick_leader(),
         }
         Ok(())
@@ -135,33 +116,9 @@ impl Schedule {
         Ok(())
     }
 
-    /// A message stays in the queue one time in four, so it arrives again. One in eight is lost.
-    fn deliver_to_member(&mut self) {
-        let i = self.random.below(self.to_members.len());
-        let (to, message) = self.to_members[i].clone();
-        if self.random.below(4) > 0 {
-            self.to_members.swap_remove(i);
-        }
-        if self.random.below(8) > 0 {
-            self.to_leader.extend(self.ranks[to].on_message(&message).map(|answer| (to, answer)));
-        }
-    }
-
-    fn deliver_to_leader(&mut self) {
-        let i = self.random.below(self.to_leader.len());
-        let (from, message) = self.to_leader[i].clone();
-        if self.random.below(4) > 0 {
-            self.to_leader.swap_remove(i);
-        }
-        self.leader.on_message(from, &message, self.now, |to, m| self.to_members.push((to, m)));
-    }
-
     /// The leader proposes other runs for both sizes, again and again.
     fn tick_leader(&mut self) {
-        self.now += self.random.below(40) as u64;
-        self.leader.tick(self.now, |to, m| self.to_members.push((to, m)));
-        self.committed += usize::from(self.leader.take_ended().is_some_and(|e| e.committed));
-        if self.leader.is_idle() {
+        if self.network.tick(&mut self.random, 40) {
             let mut arm = || {
                 Arm::new([Algorithm::Ring, Algorithm::Tree][self.random.below(2)], Protocol::ALL[self.random.below(3)])
             };
@@ -174,10 +131,8 @@ impl Schedule {
                 })
                 .collect();
             plans.sort_by_key(|p| p.slot);
-            let begun = self.ranks[0].begun();
-            self.leader.propose(plans, begun, self.now, |to, m| self.to_members.push((to, m)));
+            self.network.propose(plans, self.ranks[0].begun());
         }
-        self.to_members.truncate(64);
     }
 }
 
@@ -187,7 +142,7 @@ fn schedule(seed: u64, told: bool, steps: usize) -> Result<(usize, usize), Strin
     for _ in 0..steps {
         schedule.step()?;
     }
-    Ok((schedule.committed, schedule.launched.into_iter().min().unwrap_or(0)))
+    Ok((schedule.network.committed, schedule.launched.into_iter().min().unwrap_or(0)))
 }
 
 proptest! {

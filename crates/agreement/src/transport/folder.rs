@@ -8,6 +8,8 @@
 //! An earlier job has another token and so another folder. If its token was the same, its leftover announcements duplicate ranks, so the communicator
 //! does not agree and stays at AUTO. Files are written under a temporary name and renamed, so readers see complete files; unreadable files are
 //! skipped. Only the owner may access the job's folder. While the folder is unusable, messages are lost; communication continues once it is back.
+//!
+//! Every function uses the file system and waits for it: where others wait for the caller, run it in [`super::Background`].
 
 use super::{Endpoint, TransportEvent};
 use crate::roster::{Announcement, ProcessId, RANKS_MAX, assemble};
@@ -72,7 +74,9 @@ struct PendingRoster {
 }
 
 impl Folder {
-    /// Uses `root`, created if missing, for a job without a token. # Errors
+    /// Uses `root`, created if missing, for a job without a token.
+    ///
+    /// # Errors
     /// The folder cannot be used; the message says what to do.
     pub fn new(root: &Path, process: ProcessId) -> io::Result<Self> {
         Folder::for_job(root, b"", process)

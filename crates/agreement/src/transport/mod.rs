@@ -1,5 +1,6 @@
 //! Transport of announcements and messages between the processes of a job.
 
+mod background;
 mod connections;
 mod folder;
 pub mod packet;
@@ -7,6 +8,7 @@ mod register;
 mod rendezvous;
 mod sockets;
 
+pub use background::Background;
 pub use connections::UNAUTHENTICATED_MAX;
 pub use folder::Folder;
 pub use sockets::Sockets;

@@ -79,7 +79,7 @@ pub fn kernels_wanted() -> bool {
     KERNELS.load(Ordering::Relaxed)
 }
 
-/// Nobody needs GPU times any more: NCCL measures none for collectives enqueued from now on.
+/// Ends the measurement of GPU times: NCCL measures none for collectives enqueued from now on.
 pub fn release_kernels() {
     if KERNELS.swap(false, Ordering::Relaxed) {
         let mask = MASK.load(Ordering::Relaxed);

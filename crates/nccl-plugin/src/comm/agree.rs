@@ -93,11 +93,6 @@ impl Comm {
         self.boundary_state().member.bound_to().is_some()
     }
 
-    /// A call waits for a verdict now.
-    pub fn is_waiting(&self) -> bool {
-        self.boundary_state().waiting > 0
-    }
-
     /// The next call would wait for a verdict.
     pub fn would_wait(&self) -> bool {
         let boundary_state = self.boundary_state();

@@ -1,5 +1,5 @@
-//! Files and NCCL's log, on a thread of their own. A file system that hangs, or a log that nobody reads, must not delay the agreement: other ranks
-//! wait for it. The queue is bounded; what does not fit is dropped and counted.
+//! Files and NCCL's log, on a thread of their own. A file system that hangs, or a log that no process reads, must not delay the agreement: other
+//! ranks wait for it. The queue is bounded; tasks that do not fit are dropped and counted.
 
 use crate::abi::{self, log};
 use crate::status::StatusSnapshot;
@@ -24,8 +24,8 @@ enum Task {
     Lines(String),
     Warn(String),
     Info(String),
-    /// Writes a file.
-    Write(PathBuf, String),
+    /// Writes the dump of a snapshot in which a call waits.
+    Waiting(PathBuf, Box<StatusSnapshot>),
     /// Replaces the files of a snapshot in a folder.
     Status(PathBuf, Box<StatusSnapshot>),
     /// All before is done.
@@ -58,7 +58,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Starts the thread; `None` if there is none to be had, and then nothing is written.
+    /// Starts the thread. `None` if the system refuses one; then nothing is written.
     pub fn start(open: Open) -> (Self, Option<JoinHandle<()>>) {
         let (to, tasks) = sync_channel(QUEUE_MAX);
         let told = Arc::new(Told::default());
@@ -109,8 +109,8 @@ impl Files {
         self.send(Task::Status(folder, Box::new(snapshot)));
     }
 
-    pub fn write(&self, path: PathBuf, text: String) {
-        self.send(Task::Write(path, text));
+    pub fn waiting(&self, folder: PathBuf, snapshot: StatusSnapshot) {
+        self.send(Task::Waiting(folder, Box::new(snapshot)));
     }
 
     /// Waits, at most `most`, until all before is done. True if it is.
@@ -160,9 +160,9 @@ fn run(open: &Open, tasks: &Receiver<Task>, told: &Told) {
             }
             Ok(Task::Warn(text)) => log::warn(&text),
             Ok(Task::Info(text)) => log::info(&text),
-            Ok(Task::Write(path, text)) => {
-                if let Err(e) = std::fs::write(&path, text) {
-                    log::warn(&format!("cannot write {}: {e}", path.display()));
+            Ok(Task::Waiting(folder, snapshot)) => {
+                if let Err(e) = snapshot.write_waiting(&folder) {
+                    log::warn(&format!("cannot write the state to {}: {e}", folder.display()));
                 }
             }
             Ok(Task::Status(folder, snapshot)) => {
@@ -211,9 +211,10 @@ mod tests {
         assert!(trace.is_on());
         trace.line(format_args!("{{\"i\":1}}"));
         trace.flush();
-        files.write(folder.path().join("state"), "text".into());
+        files.waiting(folder.path().into(), StatusSnapshot { pid: 7, ..StatusSnapshot::default() });
         assert!(files.finish(Duration::from_secs(60)));
-        assert_eq!(std::fs::read_to_string(folder.path().join("state")).unwrap(), "text");
+        let state = std::fs::read_to_string(folder.path().join("waiting-0000000000000000-7.json")).unwrap();
+        assert!(state.contains("\"pid\":7"), "{state}");
         let name = format!("trace-{:016x}-{}.jsonl", 8, std::process::id());
         assert_eq!(std::fs::read_to_string(folder.path().join(name)).unwrap(), "{\"i\":1}\n");
         assert!(!files.told.stop_file_exists.load(Ordering::Relaxed));

@@ -1,7 +1,8 @@
 //! The plugin's only thread in a process. It processes recorded calls, exchanges messages with other ranks, coordinates the communicators that this
 //! process leads, and writes the trace.
 //!
-//! The worker never touches a file or NCCL's log: other ranks wait for its answers. [`files`] does that on its own thread.
+//! The worker never touches a file or NCCL's log: other ranks wait for its answers. [`files`] does that on its own thread, and a rendezvous folder has
+//! another one.
 //!
 //! [`crate::process`] starts the worker with the first communicator and joins it with the last. The worker polls every
 //! [`TICK`]. A panic in a poll ends tuning, never the job.
@@ -19,7 +20,7 @@ use crate::coordinator::{CoordinatorMode, EpochCoordinator};
 use crate::events::LaunchedCollective;
 use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
-use agreement::transport::{Folder, Sockets};
+use agreement::transport::{Background, Folder, Sockets};
 use agreement::{Announcement, Endpoint, ProcessId, RankReading, Rendezvous, Roster, Slot};
 use files::{Files, Open};
 use std::collections::VecDeque;
@@ -81,8 +82,8 @@ struct LocalRank {
     /// A call could not take the arm in force: the leader must return the communicator to AUTO for good.
     doubt: Option<Doubt>,
     left: bool,
-    /// Since when a call waits for a verdict.
-    silence: silence::Silence,
+    /// The state was written once because a call waited; a second wait of the rank is like the first.
+    dumped: bool,
 }
 
 /// Why a rank no longer trusts the agreement on its communicator.
@@ -236,7 +237,9 @@ impl Worker {
                 return;
             }
             Some(Rendezvous::Folder(path)) => {
-                Folder::for_job(path, self.config.token.as_bytes(), self.process).map(|f| Box::new(f) as _)
+                let (config, path, process) = (self.config.clone(), path.clone(), self.process);
+                let open = move || Folder::for_job(&path, config.token.as_bytes(), process);
+                Background::open(crate::config::READ_TIME_MAX, open).map(|b| Box::new(b) as _)
             }
             Some(m) => Sockets::new(m.clone(), self.config.token.as_bytes(), self.config.bind, self.process, self.host)
                 .map(|s| Box::new(s.intra_node_transport(self.config.intra_node_transport)) as _),
@@ -356,7 +359,7 @@ impl Worker {
             intervals: crate::rewards::Intervals::default(),
             doubt: None,
             left: false,
-            silence: silence::Silence::default(),
+            dumped: false,
         };
         if matches!(local.comm.role(), Role::Tune | Role::Job) {
             if self.config.test.alone {

@@ -71,7 +71,7 @@ impl Worker {
         self.files.status(folder, snapshot);
     }
 
-    fn snapshot(&self) -> StatusSnapshot {
+    pub(super) fn snapshot(&self) -> StatusSnapshot {
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let mut snapshot = StatusSnapshot {
             at_unix_s: since_1970.map_or(0, |t| t.as_secs()),

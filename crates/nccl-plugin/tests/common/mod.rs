@@ -1,6 +1,9 @@
 //! Helpers for the plugin's tests.
 #![allow(dead_code)] // each test binary uses a part
 
+pub mod job;
+pub mod schedule;
+
 use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
 use std::path::PathBuf;
 use topology::nccl::Version;

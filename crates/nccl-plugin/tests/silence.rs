@@ -1,0 +1,262 @@
+//! A leader, or a member, that falls silent at the worst instant: a rank is bound and gets no verdict. The plugin runs in a process of its own; the
+//! silent rank is this test, which speaks the plugin's protocol.
+
+mod common;
+
+use agreement::transport::Sockets;
+use agreement::{Announcement, Endpoint, Epoch, Rendezvous, Roster, Slot, SlotPlan, SlotView, ToLeader, ToMember};
+use agreement::{ProcessId, TransportEvent};
+use common::job::{Job, PATIENCE};
+use linkwise_nccl::config::Config;
+use serde_json::Value;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tune::{Algorithm, Arm, Collective, Protocol};
+use wire::{Reader, Writer};
+
+/// The communicator of `tests/program/rank.c`, and the entry of its cost table, plus 1, that the epochs below force.
+const COMM: u64 = 77;
+const TREE_LL: u8 = 1;
+const SLOT: Slot = Slot { collective: Collective::AllReduce, bucket: 20 };
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// One rank in this process, by hand.
+struct Rank {
+    endpoint: Sockets,
+    roster: Roster,
+    /// The other rank's process and position.
+    other: (ProcessId, u32),
+    heard: Vec<Vec<u8>>,
+}
+
+impl Rank {
+    /// Rank `rank` of a job of two, whose other rank has these settings.
+    fn new(rank: i32, rendezvous: &str, settings: &[(&str, &str)]) -> Self {
+        let env = |k: &str| settings.iter().find(|s| k == format!("LINKWISE_{}", s.0)).map(|s| s.1.to_string());
+        let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| e.to_string());
+        let config = Config::load(env, read).unwrap();
+        let process = u64::from(std::process::id()) << 32 | wire::bytes::hash(rendezvous.as_bytes()) >> 32;
+        let at: Rendezvous = rendezvous.parse().unwrap();
+        let mut endpoint = Sockets::new(at, config.token.as_bytes(), None, process, 1).unwrap();
+        endpoint.announce(Announcement {
+            comm: COMM,
+            rank,
+            size: 2,
+            host: 1,
+            process,
+            ordinal: 0,
+            settings: config.common(None),
+        });
+        let begin = Instant::now();
+        let roster = loop {
+            let mut events = Vec::new();
+            endpoint.poll(Duration::from_millis(2), &mut events);
+            if let Some(TransportEvent::Complete(roster)) = events.pop() {
+                break roster;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{:?}", endpoint.notes());
+        };
+        let at = 1 - rank as usize;
+        let other = (roster.members[at].process, at as u32);
+        Rank { endpoint, roster, other, heard: Vec::new() }
+    }
+
+    fn poll(&mut self) {
+        let mut events = Vec::new();
+        self.endpoint.poll(Duration::from_millis(2), &mut events);
+        for event in events {
+            if let TransportEvent::Message { body, .. } = event {
+                self.heard.push(body);
+            }
+        }
+    }
+
+    fn send(&mut self, write: impl FnOnce(&mut Writer)) {
+        let mut w = Writer::default();
+        write(&mut w);
+        self.endpoint.send(self.other.0, &w.0);
+    }
+
+    /// As the leader.
+    fn to_member(&mut self, message: &ToMember) {
+        self.send(|w| message.write(w.u8(0).u64(COMM).u32(0)));
+    }
+
+    /// As the leader: the next message of the member that `is` one.
+    fn from_member(&mut self, is: impl Fn(&ToLeader) -> bool) -> Option<ToLeader> {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            for body in std::mem::take(&mut self.heard) {
+                let mut r = Reader::new(&body);
+                let head = (r.u8().unwrap(), r.u64().unwrap(), r.u32().unwrap());
+                let message = ToLeader::read(&mut r).unwrap();
+                if head == (1, COMM, 1) && is(&message) {
+                    return Some(message);
+                }
+            }
+            self.poll();
+        }
+        None
+    }
+
+    /// As a member: answers questions, acknowledges nothing. Returns after the first proposal.
+    fn answer_until_proposed(&mut self) {
+        let begin = Instant::now();
+        assert_eq!(self.roster.members.len(), 2);
+        loop {
+            for body in std::mem::take(&mut self.heard) {
+                let mut r = Reader::new(&body);
+                if (r.u8().unwrap(), r.u64().unwrap(), r.u32().unwrap()) != (0, COMM, 0) {
+                    continue;
+                }
+                match ToMember::read(&mut r).unwrap() {
+                    ToMember::Ask(e) => {
+                        let slots = vec![SlotView { slot: SLOT, mask: 0b10_0011, auto: 5 }];
+                        let ready = ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots };
+                        self.send(|w| ready.write(w.u8(1).u64(COMM).u32(1)));
+                    }
+                    ToMember::Propose(_) => return,
+                    _ => {}
+                }
+            }
+            assert!(begin.elapsed() < PATIENCE, "no proposal");
+            self.poll();
+        }
+    }
+}
+
+/// An epoch with a forced arm.
+fn epoch(number: u64, from_call: u64) -> Arc<Epoch> {
+    let plan = SlotPlan { slot: SLOT, runs: Vec::new(), settled: Arm::new(Algorithm::Tree, Protocol::Ll) };
+    Arc::new(Epoch::new(number, from_call, vec![plan]))
+}
+
+/// A process with rank 1 that is bound from a near call on, and its leader, which is silent from now on.
+fn bound(test: &str, more: &[(&str, &str)]) -> Option<(Job, Rank, u64)> {
+    let mut job = Job::new(test, 2)?;
+    job.never_wait_for(0);
+    let rendezvous = common::rendezvous(test);
+    let mut settings = vec![("MODE", "adaptive"), ("RENDEZVOUS", rendezvous.as_str()), ("LEAD", "0")];
+    settings.extend(more);
+    job.start(1, PAUSE, &settings, |command| command);
+    let mut leader = Rank::new(0, &rendezvous, &settings);
+    job.until("the slot was seen", |job| job.begun(1) > 10);
+    let from_call = job.begun(1) + 500;
+    leader.to_member(&ToMember::Propose(epoch(1, from_call)));
+    let answer = leader.from_member(|m| matches!(m, ToLeader::Ack { .. } | ToLeader::Refuse { .. }));
+    assert!(matches!(answer, Some(ToLeader::Ack { epoch: 1, .. })), "{answer:?}");
+    job.until("the call waits", |job| job.begun(1) == from_call + 1);
+    Some((job, leader, from_call))
+}
+
+/// The dump of the job's only process in a folder, once it is there.
+fn dump(job: &mut Job, folder: &Path) -> Value {
+    let find = || {
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|f| f.path());
+        files.into_iter().find(|f| f.file_name().is_some_and(|n| n.to_string_lossy().starts_with("waiting-")))
+    };
+    job.until("the state is written", |_| find().is_some());
+    serde_json::from_str(&std::fs::read_to_string(find().unwrap()).unwrap()).unwrap()
+}
+
+#[test]
+fn a_call_without_a_verdict_waits_writes_the_state_once_and_goes_on_with_the_verdict() {
+    let name = "waits";
+    for (i, place) in ["status", "trace", "log"].into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, trace) = (folder.path().join("status"), folder.path().join("trace"));
+        let more = [("STATUS", path.to_str().unwrap()), ("TRACE", trace.to_str().unwrap())];
+        let Some((mut job, mut leader, from_call)) = bound(&format!("{name}-{i}"), &more[i.min(2)..]) else { return };
+        let state = match place {
+            "status" => dump(&mut job, &path),
+            "trace" => dump(&mut job, &trace),
+            _ => {
+                job.until("the state is in the log", |job| job.log(1).contains("\"linkwise_status\""));
+                let log = job.log(1);
+                let line = log.lines().find(|l| l.contains("\"linkwise_status\"")).unwrap();
+                serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
+            }
+        };
+        let comm = &state["comms"][0];
+        assert_eq!(comm["comm"], format!("{COMM:016x}"));
+        assert_eq!((comm["rank"].as_i64(), comm["calls"].as_u64()), (Some(1), Some(from_call + 1)), "{state}");
+        assert!(comm["waiting_us"].as_u64().unwrap() >= 1_000_000, "{state}");
+        assert_eq!(job.begun(1), from_call + 1, "it waits still");
+        assert_eq!(job.log(1).matches("a call waits for the verdict").count(), 1, "{}", job.log(1));
+        leader.to_member(&ToMember::Commit(1));
+        assert!(leader.from_member(|m| matches!(m, ToLeader::Confirm { epoch: 1, .. })).is_some());
+        job.until("calls go on", |job| job.begun(1) > from_call + 50);
+        job.finish();
+        let arms = job.arms(1);
+        let (before, after) = arms.split_at(from_call as usize);
+        assert!(before.iter().all(|a| *a != TREE_LL) && after.iter().all(|a| *a == TREE_LL));
+    }
+}
+
+#[test]
+fn with_abort_process_a_call_without_a_verdict_ends_the_process_with_a_clear_error() {
+    let name = "aborts";
+    let Some((mut job, _leader, from_call)) = bound(name, &[("ON_SILENCE", "abort-process")]) else { return };
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = job.process(1).try_wait().unwrap() {
+            break status;
+        }
+        assert!(begin.elapsed() < 2 * PATIENCE, "{}", job.log(1));
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.signal(), Some(6), "{status}");
+    assert_eq!(job.begun(1), from_call + 1, "the call never returned");
+    let log = job.log(1);
+    let said = log.lines().filter(|l| l.contains("on_silence = abort-process: this process ends")).count();
+    assert!(said >= 1 && log.contains("the leading rank cannot be reached"), "{log}");
+    assert!(log.contains("\"linkwise_status\""), "and the state: {log}");
+}
+
+#[test]
+fn the_leaders_state_names_the_rank_that_is_silent() {
+    let name = "names";
+    let Some(mut job) = Job::new(name, 2) else { return };
+    job.never_wait_for(1);
+    let rendezvous = common::rendezvous(name);
+    let [status, times] = ["status", "times"].map(|f| job.folder().join(f).to_str().unwrap().to_string());
+    std::fs::write(&times, "AllReduce 20 TREE/LL 50\nAllReduce 20 RING/SIMPLE 100\n").unwrap();
+    let settings = [
+        ("MODE", "adaptive"),
+        ("RENDEZVOUS", rendezvous.as_str()),
+        ("LEAD", "0"),
+        ("EXPLORE", "all"),
+        ("STATUS", status.as_str()),
+        ("TEST", "1"),
+        ("TEST_REWARDS", times.as_str()),
+    ];
+    job.start(0, PAUSE, &settings, |command| command);
+    let mut member = Rank::new(1, &rendezvous, &settings);
+    member.answer_until_proposed();
+    let state = dump(&mut job, Path::new(&status));
+    let comm = state["comms"].as_array().unwrap().iter().find(|c| c["comm"] == format!("{COMM:016x}")).unwrap();
+    assert_eq!((&comm["leads"], &comm["silent"]), (&Value::Bool(true), &serde_json::json!([1])), "{state}");
+    job.until("the leader gave up, and calls go on", |job| job.longest(0) > Duration::from_secs(1));
+    job.finish();
+}
+
+#[test]
+fn a_rank_whose_communicator_has_ended_says_so_and_answers_later_proposals() {
+    let name = "ended";
+    let Some(mut job) = Job::new(name, 2) else { return };
+    job.never_wait_for(0);
+    let rendezvous = common::rendezvous(name);
+    let settings = [("MODE", "adaptive"), ("RENDEZVOUS", rendezvous.as_str())];
+    job.start(1, PAUSE, &settings, |command| command);
+    let mut leader = Rank::new(0, &rendezvous, &settings);
+    job.until("the slot was seen", |job| job.begun(1) > 10);
+    job.end_communicator(); // the process lives on, with another communicator
+    job.until("the communicator has ended", |job| job.has_ended(1));
+    let is_left = |m: &ToLeader| *m == ToLeader::Left;
+    assert!(leader.from_member(is_left).is_some(), "told without a question");
+    leader.to_member(&ToMember::Propose(epoch(1, 1 << 20)));
+    assert!(leader.from_member(is_left).is_some(), "a silent rank would bind the others for seconds");
+    job.finish();
+}
