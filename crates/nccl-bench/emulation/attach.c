@@ -3,9 +3,10 @@
 // keeps its symbol table. Once the library is mapped, this file writes a jump (in memory only) at the entry of every public
 // runtime function: to its emulation, or to a stub that reports the name and returns "not supported".
 //
-// It also replaces one function of NCCL, to report that no operation needs a network proxy. Proxies would wait for kernels
-// that never run; NCCL decides before it uses them.
+// Unless kernels are played, it also replaces one function of NCCL, to report that no operation needs a network proxy. Proxies would wait for
+// kernels that never run; NCCL decides before it uses them.
 #include "emu.h"
+#include "play.h"
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -93,7 +94,7 @@ static status no_proxy(void *comm, void *operation, unsigned char *needed) {
 }
 
 static const void *target(const char *name) {
-  if (!strncmp(name, "_Z15ncclProxySaveOpP8ncclComm", 29) && !strchr(name, '.')) return (void *)no_proxy;
+  if (!config()->play && !strncmp(name, "_Z15ncclProxySaveOpP8ncclComm", 29) && !strchr(name, '.')) return (void *)no_proxy;
   if (strncmp(name, "cuda", 4) || name[4] < 'A' || name[4] > 'Z') return NULL;
   if (!strcmp(name, "cudaRuntimeGetVersion")) return NULL; // a constant
   void *emulated = runtime_function(name);
@@ -102,6 +103,27 @@ static const void *target(const char *name) {
   stub_names[stub_count] = strdup(name);
   return emu_stubs + 16 * stub_count++;
 }
+
+// Kernels by the address of their host function, for the player and its messages.
+enum { KERNELS_MAX = 1 << 14 };
+static struct { const void *at; char *name; } kernels[KERNELS_MAX];
+static int kernel_count;
+const char *kernel_name(const void *function) {
+  for (int i = 0; i < kernel_count; i++)
+    if (kernels[i].at == function) return kernels[i].name;
+  return NULL;
+}
+static void note_symbol(const char *name, char *at, size_t bytes) {
+  if (!strcmp(name, "ncclDevFuncRowToId")) play_functions((const int *)at, bytes / sizeof(int));
+  if (kernel_count == KERNELS_MAX || !strstr(name, "DevKernel") || strstr(name, "device_stub")) return;
+  char *copy = strdup(name);
+  if (!copy) return;
+  kernels[kernel_count].at = at;
+  kernels[kernel_count++].name = copy;
+}
+
+static uintptr_t code_begin, code_end; // of the library
+int called_by_nccl(const void *return_address) { return (uintptr_t)return_address - code_begin < code_end - code_begin; }
 
 struct file { char *bytes; size_t size; };
 static int in_file(const struct file *f, uint64_t offset, uint64_t bytes) { return offset <= f->size && bytes <= f->size - offset; }
@@ -135,6 +157,7 @@ static int attach(const char *path, uintptr_t base) {
     const Elf64_Sym *symbols = (const void *)(f.bytes + sections[i].sh_offset);
     for (size_t k = 0; k < sections[i].sh_size / sizeof *symbols; k++) {
       const Elf64_Sym *s = &symbols[k];
+      if (config()->play && s->st_shndx && s->st_name < names->sh_size) note_symbol(f.bytes + names->sh_offset + s->st_name, (char *)base + s->st_value, s->st_size);
       if (ELF64_ST_TYPE(s->st_info) != STT_FUNC || !s->st_shndx || s->st_size < JUMP_BYTES || s->st_name >= names->sh_size) continue;
       const void *to = target(f.bytes + names->sh_offset + s->st_name);
       if (!to) continue;
@@ -152,6 +175,11 @@ static int visit(struct dl_phdr_info *info, size_t size, void *unused) {
   (void)size; (void)unused;
   if (attached || !info->dlpi_name || !strstr(info->dlpi_name, "libnccl.so")) return 0;
   attached = 1;
+  for (int k = 0; k < info->dlpi_phnum; k++)
+    if (info->dlpi_phdr[k].p_type == PT_LOAD && info->dlpi_phdr[k].p_flags & PF_X) {
+      code_begin = info->dlpi_addr + info->dlpi_phdr[k].p_vaddr;
+      code_end = code_begin + info->dlpi_phdr[k].p_memsz;
+    }
   if (attach(info->dlpi_name, info->dlpi_addr) <= 0) {
     emu_log(0, "cannot attach: %s has no symbol table with CUDA runtime functions", info->dlpi_name);
     _exit(70);

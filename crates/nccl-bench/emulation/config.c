@@ -54,6 +54,9 @@ static void read_config(void) {
   cfg.fabric_clique = (int)number("LINKWISE_EMU_FABRIC_CLIQUE", -1);
   cfg.fabric_domain = (unsigned)number("LINKWISE_EMU_FABRIC_DOMAIN", 0);
   cfg.log_level = (int)number("LINKWISE_EMU_LOG", 0);
+  const char *play = getenv("LINKWISE_EMU_PLAY");
+  cfg.play = !play ? PLAY_OFF : !strcmp(play, "bytes") ? PLAY_BYTES : !strcmp(play, "nothing") ? PLAY_NOTHING : !strcmp(play, "wrong-parts") ? PLAY_WRONG_PARTS : PLAY_OFF;
+  cfg.stall_s = (double)number("LINKWISE_EMU_STALL_S", 30);
 }
 
 const struct config *config(void) {

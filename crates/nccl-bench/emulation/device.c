@@ -162,7 +162,7 @@ const struct entry device_entries[] = {
   ENTRY(cudaDeviceGetPCIBusId), ENTRY(cudaDeviceGetByPCIBusId), ENTRY(cudaDeviceCanAccessPeer), ENTRY(cudaGetLastError),
   ENTRY(cudaPeekAtLastError), ENTRY(cudaGetErrorString), ENTRY(cudaGetErrorName), ENTRY(cudaThreadExchangeStreamCaptureMode),
   ENTRY(cudaGetDeviceProperties), ALIAS(cudaGetDeviceProperties_v2, emu_cudaGetDeviceProperties), ENTRY(cudaFuncGetAttributes),
-  ENTRY(cudaGetFuncBySymbol), ALIAS(cudaFuncSetAttribute, emu_accept), ALIAS(cudaDeviceSynchronize, emu_accept),
+  ENTRY(cudaGetFuncBySymbol), ALIAS(cudaFuncSetAttribute, emu_accept),
   ALIAS(cudaDeviceSetLimit, emu_accept), ALIAS(cudaDeviceEnablePeerAccess, emu_accept), ALIAS(cudaDeviceDisablePeerAccess, emu_accept),
   {0, 0}};
 

@@ -3,7 +3,8 @@
 // CUDA runtime, driver and NVML interfaces, as far as NCCL uses them.
 //
 // The emulation is a preload library. It answers the CUDA runtime, driver and NVML calls of one unmodified libnccl.so.2 from
-// host memory. Kernels do nothing, so no bytes move and times are meaningless. NCCL's decisions, which precede the launch, are real.
+// host memory. NCCL's decisions, which precede the launch, are real. By default kernels do nothing, so no bytes move and times are meaningless.
+// With LINKWISE_EMU_PLAY=bytes the CPU plays NCCL's kernels (play.h), streams take time, and real bytes move.
 #ifndef LINKWISE_EMU_H
 #define LINKWISE_EMU_H
 #ifndef _GNU_SOURCE
@@ -15,13 +16,16 @@
 // CUDA's error numbers, the same in runtime and driver.
 typedef int status;
 enum {
-  OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_SUPPORTED = 801,
+  OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, NOT_SUPPORTED = 801,
   CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904,
 };
 
 enum { GPUS_MAX = 64, BUS_ID_BYTES = 20, PAGE = 4096 };
 #define GRANULARITY (2ul << 20) // of virtual memory management, as on real GPUs
 #define PUBLIC __attribute__((visibility("default")))
+
+// What a launched kernel does. The last two are negative controls: a run that checks its bytes must find them wrong.
+enum play_mode { PLAY_OFF, PLAY_BYTES, PLAY_NOTHING, PLAY_WRONG_PARTS };
 
 // ---- config.c: the simulated host, from the environment, and the log
 struct config {
@@ -37,6 +41,8 @@ struct config {
   int fabric_clique;                      // -1: no NVLink domain across hosts
   unsigned fabric_domain;
   int log_level;                          // 0: functions that are not emulated; 1: also launches; 2: also other calls
+  enum play_mode play;
+  double stall_s;                         // a kernel in which nothing moves for so long ends the run
 };
 const struct config *config(void);
 void emu_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -51,7 +57,7 @@ void device_uuid(unsigned char uuid[16], int device);
 int  device_by_bus_id(const char *bus_id, int among_visible); // -1: none
 
 // ---- memory.c: every buffer is a mapping of a memfd: paged lazily, shareable as a file descriptor
-enum kind { DEVICE_MEMORY = 1, HOST_MEMORY, IMPORTED_MEMORY, RESERVATION, MAPPING };
+enum kind { DEVICE_MEMORY = 1, HOST_MEMORY, IMPORTED_MEMORY, REGISTERED_MEMORY, RESERVATION, MAPPING };
 struct range { uintptr_t begin; size_t bytes, offset; int fd, device; enum kind kind; void *handle; }; // offset: of `begin` in the file
 int  range_add(struct range r);
 int  range_find(uintptr_t address, struct range *out);               // not reservations
@@ -60,24 +66,42 @@ status memory_allocate(void **out, size_t bytes, enum kind kind);
 status memory_free(void *p);
 void memory_fill(void *p, int value, size_t bytes);
 
-// ---- stream.c and graph.c
-struct stream; struct event; struct graph;
-enum work_kind { WORK_KERNEL, WORK_HOST, WORK_COPY, WORK_FILL, WORK_MARK };
+// ---- stream.c, queue.c and graph.c
+struct stream; struct event; struct graph; struct queue;
+enum work_kind { WORK_KERNEL, WORK_HOST, WORK_COPY, WORK_FILL, WORK_MARK, WORK_RECORD, WORK_AWAIT, WORK_WRITE, WORK_WAIT_VALUE };
 struct work {
   enum work_kind kind;
   const void *function;               // kernel
   unsigned grid, block; int device;
+  char *bytes_of_work; size_t work_bytes; // a kernel's arguments, or the source of a copy from memory that the caller may reuse; owned
   void (*host)(void *); void *argument;
   void *to; const void *from; size_t bytes; int value;
+  struct event *event; uint64_t sequence; // of a record or a wait; given when it is queued
+  uint64_t word; int words32, compare; // of stream memory operations
 };
-status stream_submit(void *stream, struct work w);   // runs it now, or adds it to the graph being captured
+status stream_submit(void *stream, struct work w);   // runs it now, queues it, or adds it to the graph being captured
 void work_run(const struct work *w);
 struct stream *stream_of(void *handle);              // NULL for the default streams
+status kernel_submit(void *stream, struct work w, void **extra);
+
+// Queues: streams that take time, one thread per stream that has work (only when kernels are played).
+status queue_submit(void *stream, struct work w);    // takes the work's own bytes
+status queue_drain(void *stream);
+status queue_drain_all(void);
+int queue_busy(void *stream);
+void queue_end(struct queue *q);                     // frees it when its work is done
+void event_await(struct event *e);                   // all records so far
+int event_done(struct event *e);
+void event_free(struct event *e);
+double event_seconds(struct event *from, struct event *to);
 
 // ---- tables of functions by name
 struct entry { const char *name; void *function; };
 extern const struct entry runtime_entries[], memory_entries[], stream_entries[], graph_entries[], device_entries[];
 extern const struct entry driver_entries[], vmm_entries[];
+// The symbol at an address of the library, for messages; NULL if it is not a kernel.
+const char *kernel_name(const void *function);
+int called_by_nccl(const void *return_address);
 #define ENTRY(name) {#name, (void *)emu_##name}
 #define ALIAS(name, target) {#name, (void *)target}
 

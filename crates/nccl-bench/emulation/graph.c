@@ -67,6 +67,7 @@ static void drop(struct graph *g) {
   if (--g->references > 0) return;
   for (int i = 0; i < g->node_count; i++) {
     free(g->nodes[i]->waits_for);
+    free(g->nodes[i]->work.bytes_of_work);
     free(g->nodes[i]);
   }
   for (int i = 0; i < g->object_count; i++) {
@@ -205,15 +206,18 @@ static status add_node(intptr_t *out, struct graph *g, const intptr_t *waits, si
 }
 struct kernel_node { void *function; unsigned grid[3], block[3], shared; void **args, **extra; };
 static status emu_cudaGraphAddKernelNode(intptr_t *out, struct graph *g, const intptr_t *waits, size_t count, const struct kernel_node *k) {
+  if (config()->play) emu_not_emulated("cudaGraphAddKernelNode");
   return add_node(out, g, waits, count, (struct work){.kind = WORK_KERNEL, .function = k->function, .grid = k->grid[0], .block = k->block[0]});
 }
 struct host_node { void (*f)(void *); void *argument; };
 static status emu_cudaGraphAddHostNode(intptr_t *out, struct graph *g, const intptr_t *waits, size_t count, const struct host_node *h) {
   return add_node(out, g, waits, count, (struct work){.kind = WORK_HOST, .host = h->f, .argument = h->argument});
 }
-static status emu_cudaGraphAddEventNode(intptr_t *out, struct graph *g, const intptr_t *waits, size_t count, struct event *e) {
-  (void)e;
-  return add_node(out, g, waits, count, (struct work){.kind = WORK_MARK});
+static status emu_cudaGraphAddEventRecordNode(intptr_t *out, struct graph *g, const intptr_t *waits, size_t count, struct event *e) {
+  return add_node(out, g, waits, count, (struct work){.kind = config()->play ? WORK_RECORD : WORK_MARK, .event = e});
+}
+static status emu_cudaGraphAddEventWaitNode(intptr_t *out, struct graph *g, const intptr_t *waits, size_t count, struct event *e) {
+  return add_node(out, g, waits, count, (struct work){.kind = config()->play ? WORK_AWAIT : WORK_MARK, .event = e});
 }
 static status emu_cudaGraphAddDependencies(struct graph *g, const intptr_t *from, const intptr_t *to, size_t count) {
   status r = OK;
@@ -249,7 +253,23 @@ static status emu_cudaGraphInstantiate(struct graph **out, struct graph *g) {
 static status emu_cudaGraphLaunch(struct graph *g, void *stream) {
   struct stream *s = stream_of(stream);
   if (!g || (s && s->capture)) return remember(g ? NOT_SUPPORTED : INVALID_VALUE);
-  for (int i = 0; i < g->node_count; i++) work_run(&g->nodes[i]->work);
+  for (int i = 0; i < g->node_count; i++) {
+    struct work w = g->nodes[i]->work;
+    if (!config()->play) {
+      work_run(&w);
+      continue;
+    }
+    // The graph keeps its arguments; each launch gets a copy, because the graph may be destroyed before the work ends.
+    if (w.bytes_of_work) {
+      size_t bytes = w.kind == WORK_KERNEL ? w.work_bytes + 8 : w.bytes;
+      char *copy = malloc(bytes);
+      if (!copy) return remember(OUT_OF_MEMORY);
+      memcpy(copy, w.bytes_of_work, bytes);
+      w.bytes_of_work = copy;
+    }
+    status r = queue_submit(stream, w);
+    if (r) return remember(r);
+  }
   return OK;
 }
 static status emu_cudaGraphGetNodes(struct graph *g, intptr_t *nodes, size_t *count) {
@@ -294,6 +314,6 @@ const struct entry graph_entries[] = {
   ENTRY(cudaStreamBeginCapture), ENTRY(cudaStreamEndCapture), ENTRY(cudaStreamIsCapturing), ENTRY(cudaStreamGetCaptureInfo),
   ALIAS(cudaStreamGetCaptureInfo_v2, emu_cudaStreamGetCaptureInfo), ENTRY(cudaStreamGetCaptureInfo_v3),
   ENTRY(cudaStreamUpdateCaptureDependencies), ENTRY(cudaStreamUpdateCaptureDependencies_v2), ENTRY(cudaGraphAddKernelNode),
-  ENTRY(cudaGraphAddHostNode), ALIAS(cudaGraphAddEventRecordNode, emu_cudaGraphAddEventNode), ALIAS(cudaGraphAddEventWaitNode, emu_cudaGraphAddEventNode),
+  ENTRY(cudaGraphAddHostNode), ENTRY(cudaGraphAddEventRecordNode), ENTRY(cudaGraphAddEventWaitNode),
   ENTRY(cudaGraphAddDependencies), ENTRY(cudaGraphAddDependencies_v2), ENTRY(cudaGraphDestroy), ENTRY(cudaGraphInstantiate), ALIAS(cudaGraphInstantiateWithFlags, emu_cudaGraphInstantiate), ENTRY(cudaGraphLaunch), ALIAS(cudaGraphExecDestroy, emu_cudaGraphDestroy),
   ENTRY(cudaGraphGetNodes), ENTRY(cudaUserObjectCreate), ENTRY(cudaUserObjectRelease), ENTRY(cudaGraphRetainUserObject), {0, 0}};

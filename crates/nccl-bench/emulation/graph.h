@@ -16,8 +16,12 @@ struct graph {
   int references;                // the caller's handle and every executable graph
 };
 // `leaves`: nodes that the next work on this stream must wait for.
-struct stream { uint64_t number; struct graph *capture; int *leaves, leaf_count; };
-struct event { struct graph *capture; uint64_t capture_number; int *leaves, leaf_count; };
+struct stream { uint64_t number; struct graph *capture; int *leaves, leaf_count; struct queue *queue; };
+// `recorded`: records that were queued; `done`: those that ran, the last one at `seconds`. `users`: queued work that names the event.
+struct event {
+  struct graph *capture; uint64_t capture_number; int *leaves, leaf_count;
+  uint64_t recorded, done; double seconds; int users, destroyed;
+};
 
 extern pthread_mutex_t capture_lock;
 // All with capture_lock held.

@@ -96,7 +96,7 @@ status memory_allocate(void **out, size_t bytes, enum kind kind) {
 status memory_free(void *p) {
   struct range r;
   if (!p) return OK;
-  if (!range_find((uintptr_t)p, &r) || r.kind == MAPPING || !range_remove((uintptr_t)p, r.kind, &r)) return INVALID_VALUE;
+  if (!range_find((uintptr_t)p, &r) || r.kind == MAPPING || r.kind == REGISTERED_MEMORY || !range_remove((uintptr_t)p, r.kind, &r)) return INVALID_VALUE;
   munmap((void *)r.begin, whole_pages(r.bytes));
   close(r.fd);
   return OK;
@@ -133,15 +133,37 @@ static status emu_cudaMallocFromPoolAsync(void **p, size_t bytes, void *pool, vo
 static status emu_cudaFreeAsync(void *p, void *stream) { (void)stream; return emu_cudaFree(p); }
 static status emu_cudaMemPoolCreate(void **pool, const void *properties) { (void)properties; return (*pool = malloc(1)) ? OK : OUT_OF_MEMORY; }
 static status emu_cudaMemPoolDestroy(void *pool) { free(pool); return OK; }
+// Memory of the program that a GPU may read: NCCL's shared memory between ranks.
+static status emu_cudaHostRegister(void *p, size_t bytes, unsigned flags) {
+  (void)flags;
+  struct range r = {(uintptr_t)p, bytes, 0, -1, current_device(), REGISTERED_MEMORY, NULL};
+  return range_add(r) ? OK : remember(OUT_OF_MEMORY);
+}
+static status emu_cudaHostUnregister(void *p) {
+  struct range r;
+  return range_remove((uintptr_t)p, REGISTERED_MEMORY, &r) ? OK : remember(INVALID_VALUE);
+}
 static status emu_cudaHostGetDevicePointer(void **device, void *host, unsigned flags) { (void)flags; *device = host; return OK; }
 static status emu_accept(void) { return OK; }
 static status emu_cudaMemGetInfo(size_t *unused, size_t *total) { *unused = *total = config()->memory_bytes; return OK; }
 static status emu_cudaMemcpyAsync(void *to, const void *from, size_t bytes, int direction, void *stream) {
   (void)direction;
-  return stream_submit(stream, (struct work){.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes});
+  struct work w = {.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes};
+  struct range r;
+  if (config()->play && bytes && !range_find((uintptr_t)to, &r)) { // into pageable memory: complete when the call returns
+    status s = queue_drain(stream);
+    if (s == OK) memmove(to, from, bytes);
+    return remember(s);
+  }
+  if (config()->play && bytes && !range_find((uintptr_t)from, &r)) { // from pageable memory: read before the call returns
+    if (!(w.bytes_of_work = malloc(bytes))) return remember(OUT_OF_MEMORY);
+    memcpy(w.bytes_of_work, from, bytes);
+  }
+  return stream_submit(stream, w);
 }
 static status emu_cudaMemcpy(void *to, const void *from, size_t bytes, int direction) {
   (void)direction;
+  if (config()->play) queue_drain(NULL);
   if (bytes) memmove(to, from, bytes);
   return OK;
 }
@@ -178,7 +200,7 @@ struct pointer_attributes { int type, device; void *on_device, *on_host; };
 static status emu_cudaPointerGetAttributes(struct pointer_attributes *a, const void *p) {
   struct range r;
   if (!range_find((uintptr_t)p, &r)) *a = (struct pointer_attributes){0, -2, NULL, NULL};
-  else if (r.kind == HOST_MEMORY) *a = (struct pointer_attributes){1, r.device, (void *)p, (void *)p};
+  else if (r.kind == HOST_MEMORY || r.kind == REGISTERED_MEMORY) *a = (struct pointer_attributes){1, r.device, (void *)p, (void *)p};
   else *a = (struct pointer_attributes){2, r.device, (void *)p, NULL};
   return OK;
 }
@@ -186,6 +208,6 @@ static status emu_cudaPointerGetAttributes(struct pointer_attributes *a, const v
 const struct entry memory_entries[] = {
   ENTRY(cudaMalloc), ENTRY(cudaFree), ENTRY(cudaHostAlloc), ENTRY(cudaMallocHost), ALIAS(cudaFreeHost, emu_cudaFree), ENTRY(cudaMallocAsync),
   ENTRY(cudaMallocFromPoolAsync), ENTRY(cudaFreeAsync), ENTRY(cudaMemPoolCreate), ENTRY(cudaMemPoolDestroy),
-  ALIAS(cudaMemPoolSetAttribute, emu_accept), ALIAS(cudaMemPoolTrimTo, emu_accept), ALIAS(cudaMemPoolSetAccess, emu_accept), ALIAS(cudaHostRegister, emu_accept), ALIAS(cudaHostUnregister, emu_accept), ENTRY(cudaHostGetDevicePointer),
+  ALIAS(cudaMemPoolSetAttribute, emu_accept), ALIAS(cudaMemPoolTrimTo, emu_accept), ALIAS(cudaMemPoolSetAccess, emu_accept), ENTRY(cudaHostRegister), ENTRY(cudaHostUnregister), ENTRY(cudaHostGetDevicePointer),
   ENTRY(cudaMemGetInfo), ENTRY(cudaMemcpy), ENTRY(cudaMemcpyAsync), ENTRY(cudaMemset), ENTRY(cudaMemsetAsync), ENTRY(cudaIpcGetMemHandle),
   ENTRY(cudaIpcOpenMemHandle), ENTRY(cudaIpcCloseMemHandle), ENTRY(cudaPointerGetAttributes), {0, 0}};

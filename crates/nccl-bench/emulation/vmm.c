@@ -167,7 +167,7 @@ static status emu_cuPointerGetAttribute(void *out, int attribute, uint64_t p) {
   }
   if (!found) return INVALID_VALUE;
   switch (attribute) {
-  case 2: *(int *)out = r.kind == HOST_MEMORY ? 1 : 2; break;                    // memory type
+  case 2: *(int *)out = r.kind == HOST_MEMORY || r.kind == REGISTERED_MEMORY ? 1 : 2; break;                    // memory type
   case 3: case 4: *(uint64_t *)out = p; break;                                   // device and host pointer
   case 9: *(int *)out = r.device; break;
   case 11: *(uint64_t *)out = r.begin; break;

@@ -13,12 +13,17 @@ macro_rules! sources {
     ($($name:literal),+ $(,)?) => { [$(($name, include_str!(concat!("../emulation/", $name)))),+] };
 }
 /// Name and text of every source.
-const SOURCES: [(&str, &str); 13] = sources![
-    "emu.h", "graph.h", "config.c", "device.c", "memory.c", "vmm.c", "stream.c", "graph.c", "attach.c", "libc.c",
-    "nvml.c", "net.c", "runner.c",
+const SOURCES: [(&str, &str); 29] = sources![
+    "emu.h", "graph.h", "play.h", "config.c", "device.c", "memory.c", "vmm.c", "stream.c", "queue.c", "graph.c",
+    "attach.c", "libc.c", "nvml.c", "layout.c", "fiber.c", "trace.c", "link.c", "pace.c", "reduce.c", "simple.c",
+    "ll.c", "ll128.c", "p2p.c", "ring.c", "tree.c", "launch.c", "net.c", "runner.c", "mover.c",
 ];
-const PRELOAD: [&str; 9] =
-    ["config.c", "device.c", "memory.c", "vmm.c", "stream.c", "graph.c", "attach.c", "libc.c", "nvml.c"];
+/// The sources of the preload library.
+pub const PRELOAD: [&str; 23] = [
+    "config.c", "device.c", "memory.c", "vmm.c", "stream.c", "queue.c", "graph.c", "attach.c", "libc.c", "nvml.c",
+    "layout.c", "fiber.c", "trace.c", "link.c", "pace.c", "reduce.c", "simple.c", "ll.c", "ll128.c", "p2p.c", "ring.c",
+    "tree.c", "launch.c",
+];
 const FLAGS: [&str; 4] = ["-O2", "-std=gnu11", "-Wall", "-Wextra"];
 /// Time limit of the compiler. It normally takes one second.
 const COMPILE_SECONDS_MAX: u64 = 120;
@@ -32,6 +37,8 @@ pub struct Emulation {
     pub net_plugin: PathBuf,
     /// The program that simulates one node.
     pub runner: PathBuf,
+    /// The program of one rank whose bytes move.
+    pub mover: PathBuf,
 }
 
 impl Emulation {
@@ -58,6 +65,7 @@ impl Emulation {
             preload: home.join("libemulation.so"),
             net_plugin: home.join("libnccl-net-simulated.so"),
             runner: home.join("runner"),
+            mover: home.join("mover"),
         };
         if parts.runner.exists() {
             return Ok(parts);
@@ -75,6 +83,7 @@ impl Emulation {
         compile(&compiler, build.path(), &shared, &PRELOAD, "libemulation.so")?;
         compile(&compiler, build.path(), &shared, &["net.c"], "libnccl-net-simulated.so")?;
         compile(&compiler, build.path(), &[], &["runner.c"], "runner")?;
+        compile(&compiler, build.path(), &[], &["mover.c"], "mover")?;
         // Allow other users of a shared cache to read the folder.
         set_mode(build.path(), 0o755).map_err(io())?;
         match std::fs::rename(build.path(), &home) {

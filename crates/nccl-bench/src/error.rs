@@ -37,6 +37,34 @@ pub enum BenchError {
         /// The difference.
         reason: String,
     },
+    /// The offsets of NCCL's structures cannot be read from a library.
+    #[error(
+        "{path} {reason}; bytes move only on released wheels of nvidia-nccl-cu12, whose debug information gives the offsets of NCCL's structures"
+    )]
+    Layout {
+        /// The library.
+        path: PathBuf,
+        /// The missing part.
+        reason: String,
+    },
+    /// A kernel, a work or a buffer that the player does not play.
+    #[error("NCCL {version} asked for something that is not played: {what}")]
+    NotPlayed {
+        /// The release that ran.
+        version: Version,
+        /// The name, with the setting that avoids it if there is one.
+        what: String,
+    },
+    /// A kernel waited too long for another rank or a proxy.
+    #[error("NCCL {version} on host {host} is stuck:{}", .waits.iter().map(|w| format!("\n  {w}")).collect::<String>())]
+    Stuck {
+        /// The release that ran.
+        version: Version,
+        /// The host of the first rank that was stuck.
+        host: String,
+        /// One line per waiting channel: channel, step, direction and peer.
+        waits: Vec<String>,
+    },
     /// An operation on a file or process of the bench failed.
     #[error("{what}: {source}")]
     Io {

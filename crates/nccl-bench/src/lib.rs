@@ -5,12 +5,16 @@
 //! ([`emulation`]), topology files written from `topology`'s host types ([`topology_file`]) and one process per host
 //! ([`Bench::run`]). It reads the logs ([`read`]) into one [`BenchReport`].
 //!
-//! Kernels do nothing, so the bench does not measure collectives. All times of calls are NCCL's own estimates.
+//! In these runs kernels do nothing: they show decisions, and all times of calls are NCCL's own estimates. In the runs of [`bytes`]
+//! ([`Bench::run_bytes`]) the CPU plays NCCL's kernels and real bytes move, through NCCL's own proxies and the network of this machine.
 
+pub mod bytes;
 pub mod emulation;
 mod error;
+pub mod layout;
 pub mod library;
 mod machine;
+pub mod order;
 pub mod read;
 mod report;
 mod run;

@@ -1,7 +1,7 @@
 //! Runs a specification: starts the processes of the simulated hosts (`spawn`), waits for the processes, then reads
 //! their logs (`assemble`).
 
-mod assemble;
+pub(crate) mod assemble;
 mod spawn;
 
 use crate::emulation::Emulation;
@@ -21,9 +21,9 @@ const FOLDER: &str = "linkwise-nccl-";
 /// Age at which a folder is removed if its process is gone.
 const STALE: Duration = Duration::from_secs(3600);
 /// Time limit for the other hosts to end after one host has failed.
-const AFTER_FAILURE: Duration = Duration::from_millis(300);
+pub(crate) const AFTER_FAILURE: Duration = Duration::from_millis(300);
 /// Interval between checks of the processes.
-const POLL: Duration = Duration::from_millis(4);
+pub(crate) const POLL: Duration = Duration::from_millis(4);
 
 /// The bench, with its cache of libraries and the compiled emulation.
 #[derive(Debug, Clone)]
@@ -40,6 +40,10 @@ impl Bench {
     /// A bench with another cache folder.
     pub fn in_cache(cache: impl Into<PathBuf>) -> Self {
         Bench { cache: cache.into() }
+    }
+
+    pub(crate) fn cache(&self) -> &Path {
+        &self.cache
     }
 
     /// Runs a specification and returns the library's report. Downloads the library and compiles the emulation if they
@@ -89,7 +93,7 @@ struct BenchRun<'a> {
 }
 
 /// The processes of a run. Drop kills them. Their shared memory is in the folder of the run.
-struct ChildProcesses(Vec<Child>);
+pub(crate) struct ChildProcesses(pub(crate) Vec<Child>);
 
 impl Drop for ChildProcesses {
     fn drop(&mut self) {
@@ -110,9 +114,7 @@ impl<'a> BenchRun<'a> {
         if preload.contains([' ', ':']) {
             return Err(BenchError::Spec(format!("LD_PRELOAD takes no path with a space or colon: {preload}")));
         }
-        sweep();
-        let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
-        let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
+        let folder = new_folder()?;
         Ok(BenchRun { spec, processes: list_processes(spec), emulation, library, topologies, gpudirect, folder })
     }
 
@@ -249,6 +251,13 @@ impl<'a> BenchRun<'a> {
         let last = warnings.len().saturating_sub(5);
         BenchError::Node { host: self.host(process), version, reason, warnings: warnings.split_off(last) }
     }
+}
+
+/// A folder for the files of one run. Removed with its files on drop.
+pub(crate) fn new_folder() -> Result<tempfile::TempDir, BenchError> {
+    sweep();
+    let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
+    folder.map_err(BenchError::io("cannot create a temporary folder"))
 }
 
 /// Removes old folders of killed benches, whose processes are gone. Keeps recent folders, because their processes may

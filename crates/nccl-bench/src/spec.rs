@@ -145,40 +145,11 @@ impl BenchSpec {
 
     /// Checks the specification. Fails with the first broken rule. O(nodes² + calls).
     pub fn check(&self) -> Result<(), BenchError> {
-        self.cluster
-            .check()
-            .and_then(|()| self.check_nodes())
+        check_cluster(&self.cluster, &self.nodes)
             .and_then(|()| self.check_network())
             .and_then(|()| self.check_counts())
             .and_then(|()| self.check_settings())
             .map_err(BenchError::Spec)
-    }
-
-    fn check_nodes(&self) -> Result<(), String> {
-        if self.nodes.is_empty() || self.nodes.len() > NODES_MAX {
-            return Err(format!("a run has 1 to {NODES_MAX} hosts, not {}", self.nodes.len()));
-        }
-        for (i, node) in self.nodes.iter().enumerate() {
-            if node.host.index() >= self.cluster.hosts.len() {
-                return Err(format!("host {} is not in cluster `{}`", node.host.0, self.cluster.name));
-            }
-            let (name, gpus) = (&self.cluster.host(node.host).name, self.cluster.type_of(node.host).gpu_count());
-            if self.nodes[..i].iter().any(|n| n.host == node.host) {
-                return Err(format!("host `{name}` is named twice; give all its GPUs in one entry"));
-            }
-            if node.gpus.is_empty() {
-                return Err(format!("host `{name}` has no GPU in this run"));
-            }
-            for (k, &g) in node.gpus.iter().enumerate() {
-                if usize::from(g) >= gpus {
-                    return Err(format!("host `{name}` has GPUs 0 to {}, not {g}", gpus - 1));
-                }
-                if node.gpus[..k].contains(&g) {
-                    return Err(format!("GPU {g} of host `{name}` is named twice; each GPU has one rank"));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Several hosts need NICs, unless all are in one NVLink domain.
@@ -233,6 +204,35 @@ impl BenchSpec {
         }
         Ok(())
     }
+}
+
+/// Checks the cluster and the hosts of a run with their GPUs.
+pub(crate) fn check_cluster(cluster: &Cluster, nodes: &[SimulatedNode]) -> Result<(), String> {
+    cluster.check()?;
+    if nodes.is_empty() || nodes.len() > NODES_MAX {
+        return Err(format!("a run has 1 to {NODES_MAX} hosts, not {}", nodes.len()));
+    }
+    for (i, node) in nodes.iter().enumerate() {
+        if node.host.index() >= cluster.hosts.len() {
+            return Err(format!("host {} is not in cluster `{}`", node.host.0, cluster.name));
+        }
+        let (name, gpus) = (&cluster.host(node.host).name, cluster.type_of(node.host).gpu_count());
+        if nodes[..i].iter().any(|n| n.host == node.host) {
+            return Err(format!("host `{name}` is named twice; give all its GPUs in one entry"));
+        }
+        if node.gpus.is_empty() {
+            return Err(format!("host `{name}` has no GPU in this run"));
+        }
+        for (k, &g) in node.gpus.iter().enumerate() {
+            if usize::from(g) >= gpus {
+                return Err(format!("host `{name}` has GPUs 0 to {}, not {g}", gpus - 1));
+            }
+            if node.gpus[..k].contains(&g) {
+                return Err(format!("GPU {g} of host `{name}` is named twice; each GPU has one rank"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Variables that only the bench may set.

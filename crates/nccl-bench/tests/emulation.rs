@@ -9,8 +9,8 @@ fn the_emulation_keeps_the_rules_of_memory_sharing_streams_and_capture() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("rules");
-    let sources = ["config", "device", "memory", "vmm", "stream", "graph", "attach", "nvml"];
-    let sources = sources.map(|s| here.join(format!("emulation/{s}.c")));
+    let sources = nccl_bench::emulation::PRELOAD.iter().filter(|s| **s != "libc.c");
+    let sources: Vec<_> = sources.map(|s| here.join("emulation").join(s)).collect();
     // Under the sanitisers where the compiler has them.
     let compile = |extra: &[&str]| {
         let mut c = Command::new("cc");

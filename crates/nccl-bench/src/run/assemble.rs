@@ -127,7 +127,7 @@ fn version_of(code: u32) -> Option<Version> {
 }
 
 /// One ring per channel, starting at rank 0. Fails if a ring does not contain every rank exactly once.
-fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
+pub(crate) fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
     let next: BTreeMap<(u32, u32), u32> = logs.iter().flat_map(|l| l.ring_next.iter().map(|(k, v)| (*k, *v))).collect();
     let count = next.keys().map(|k| k.0 + 1).max().unwrap_or(0);
     let ring = |channel: u32| {
@@ -147,7 +147,7 @@ fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
     (0..count).map(ring).collect()
 }
 
-fn trees(logs: &[log::NodeLog]) -> Vec<Vec<TreePlace>> {
+pub(crate) fn trees(logs: &[log::NodeLog]) -> Vec<Vec<TreePlace>> {
     let all: BTreeMap<_, _> = logs.iter().flat_map(|l| l.trees.iter()).collect();
     let count = all.keys().map(|k| k.0 as usize + 1).max().unwrap_or(0);
     let mut trees = vec![Vec::new(); count];

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams that take time: each stream with work has a thread that runs its work in order. Events order the work of different streams.
+#include "graph.h"
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct item { struct work work; struct item *next; };
+struct queue { struct item *first, **last; int pending, ending, device; struct queue *other; };
+
+// One lock for all queues and events of the process: a rank has few streams, and work is long.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct queue *queues, defaults[GPUS_MAX];
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+// With the lock held.
+static void forget(struct event *e) {
+  if (--e->users > 0 || !e->destroyed) return;
+  free(e->leaves);
+  free(e);
+}
+
+static void *queue_run(void *argument) {
+  struct queue *q = argument;
+  select_device(q->device);
+  pthread_mutex_lock(&lock);
+  for (;;) {
+    while (!q->first && !q->ending) pthread_cond_wait(&changed, &lock);
+    if (!q->first) break;
+    struct item *i = q->first;
+    struct event *e = i->work.event;
+    if (i->work.kind == WORK_AWAIT) {
+      while (e->done < i->work.sequence) pthread_cond_wait(&changed, &lock);
+    } else if (i->work.kind == WORK_RECORD) {
+      if (e->done < i->work.sequence) e->done = i->work.sequence, e->seconds = now();
+    } else {
+      pthread_mutex_unlock(&lock);
+      work_run(&i->work);
+      pthread_mutex_lock(&lock);
+    }
+    if (e) forget(e);
+    q->first = i->next;
+    if (!q->first) q->last = &q->first;
+    q->pending--;
+    free(i->work.bytes_of_work);
+    free(i);
+    pthread_cond_broadcast(&changed);
+  }
+  for (struct queue **at = &queues; *at; at = &(*at)->other)
+    if (*at == q) { *at = q->other; break; }
+  pthread_mutex_unlock(&lock);
+  free(q);
+  return NULL;
+}
+
+// With the lock held. NULL: no memory or no thread.
+static struct queue *start(struct queue *q, int device) {
+  pthread_t thread;
+  pthread_attr_t detached;
+  *q = (struct queue){.device = device, .other = queues};
+  q->last = &q->first;
+  pthread_attr_init(&detached);
+  pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+  int bad = pthread_create(&thread, &detached, queue_run, q);
+  pthread_attr_destroy(&detached);
+  if (bad) return NULL;
+  return queues = q;
+}
+static struct queue *queue_of(void *handle, int make) {
+  struct stream *s = stream_of(handle);
+  int device = current_device();
+  if (!s) return defaults[device].last ? &defaults[device] : make ? start(&defaults[device], device) : NULL;
+  if (!s->queue && make) {
+    struct queue *q = malloc(sizeof *q);
+    if (q && !(s->queue = start(q, device))) free(q);
+  }
+  return s->queue;
+}
+
+status queue_submit(void *handle, struct work w) {
+  struct item *i = calloc(1, sizeof *i);
+  pthread_mutex_lock(&lock);
+  struct queue *q = i ? queue_of(handle, 1) : NULL;
+  if (q) {
+    if (w.event) w.event->users++;
+    if (w.kind == WORK_RECORD) w.sequence = ++w.event->recorded;
+    if (w.kind == WORK_AWAIT) w.sequence = w.event->recorded;
+    i->work = w;
+    *q->last = i;
+    q->last = &i->next;
+    q->pending++;
+    pthread_cond_broadcast(&changed);
+  }
+  pthread_mutex_unlock(&lock);
+  if (q) return OK;
+  free(w.bytes_of_work);
+  free(i);
+  return OUT_OF_MEMORY;
+}
+
+status queue_drain(void *handle) {
+  pthread_mutex_lock(&lock);
+  struct queue *q = queue_of(handle, 0);
+  while (q && q->pending) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+  return OK;
+}
+status queue_drain_all(void) {
+  pthread_mutex_lock(&lock);
+  for (int busy = 1; busy;) {
+    busy = 0;
+    for (struct queue *q = queues; q && !busy; q = q->other) busy = q->pending && q->device == current_device();
+    if (busy) pthread_cond_wait(&changed, &lock);
+  }
+  pthread_mutex_unlock(&lock);
+  return OK;
+}
+int queue_busy(void *handle) {
+  pthread_mutex_lock(&lock);
+  struct queue *q = queue_of(handle, 0);
+  int busy = q && q->pending;
+  pthread_mutex_unlock(&lock);
+  return busy;
+}
+void queue_end(struct queue *q) {
+  pthread_mutex_lock(&lock);
+  q->ending = 1;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+}
+
+// ---- events
+int event_done(struct event *e) {
+  pthread_mutex_lock(&lock);
+  int done = e->done >= e->recorded;
+  pthread_mutex_unlock(&lock);
+  return done;
+}
+void event_await(struct event *e) {
+  pthread_mutex_lock(&lock);
+  for (uint64_t wanted = e->recorded; e->done < wanted;) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+}
+double event_seconds(struct event *from, struct event *to) {
+  pthread_mutex_lock(&lock);
+  double s = to->seconds - from->seconds;
+  pthread_mutex_unlock(&lock);
+  return s;
+}
+void event_free(struct event *e) {
+  pthread_mutex_lock(&lock);
+  e->destroyed = 1;
+  e->users++;
+  forget(e);
+  pthread_mutex_unlock(&lock);
+}
