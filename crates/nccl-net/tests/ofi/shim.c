@@ -2,6 +2,7 @@
 // libnccl-net.so for tests that know the v11 interface only: passes every call to another version of the plugin under test.
 // SHIM_PLUGIN: the plugin's path. SHIM_VERSION: 8 to 12.
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
