@@ -83,7 +83,20 @@ pub fn rails(config: &Config, interfaces: &[Interface], sys: &Sys<'_>) -> Result
         return Err("LINKWISE_NET is off".into());
     }
     if !config.rails.is_empty() {
-        return config.rails.iter().map(|r| named(r, interfaces).map(|i| sys.nic(&i))).collect();
+        let mut all: Vec<Nic> = Vec::new();
+        for text in &config.rails {
+            let mut nic = sys.nic(&named(text, interfaces)?);
+            if all.iter().any(|n| n.ip == nic.ip) {
+                return Err(format!("LINKWISE_NET_RAILS: {} is named twice", nic.ip));
+            }
+            // NCCL tells devices apart by their names.
+            if all.iter().any(|n| n.name == nic.name) {
+                nic.name = format!("{}@{}", nic.name, nic.ip);
+                nic.guid = wire::bytes::hash(nic.name.as_bytes());
+            }
+            all.push(nic);
+        }
+        return Ok(all);
     }
     if config.mode == Mode::Auto && sys.has_rdma() {
         return Err("the host has RDMA devices, which NCCL's own transport uses (LINKWISE_NET=tcp overrides)".into());
@@ -203,6 +216,9 @@ mod tests {
         };
         assert_eq!(names(&["eth1", "10.1.0.1"]), Ok(vec!["10.2.0.1".into(), "10.1.0.1".into()]));
         assert_eq!(names(&["127.0.0.2"]), Ok(vec!["127.0.0.2".into()]));
+        assert!(names(&["eth0", "10.1.0.1"]).unwrap_err().contains("twice"));
+        let lo = rails(&with(&["127.0.0.1", "127.0.0.2"]), &all, &Sys(root.path())).unwrap();
+        assert!(lo[0].name == "lo" && lo[1].name == "lo@127.0.0.2" && lo[0].guid != lo[1].guid);
         assert!(names(&["eth7"]).unwrap_err().contains("no interface `eth7`"));
         assert!(names(&["10.9.9.9"]).unwrap_err().contains("10.9.9.9"));
     }
