@@ -122,7 +122,10 @@ impl Config {
             {
                 Some(n) => c.chunk = n,
                 None => {
-                    return wrong(place, format!("`{v}` is not a power of two, {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}"));
+                    return wrong(
+                        place,
+                        format!("`{v}` is not a power of two, {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}"),
+                    );
                 }
             }
         }
