@@ -13,7 +13,7 @@ use crate::path::{Path, Reader, Source};
 use crate::rails::{Cells, View};
 use crate::receiver::{Place, Receiver};
 use crate::sender::{Micros, Order, Outbox, Sender};
-use crate::shared::{Common, Post, Shared, Status};
+use crate::shared::{Common, Job, Link, Post, Shared, Status};
 use crate::sockets::Socket;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -133,6 +133,11 @@ impl Dialer {
     /// Index of the path on the home rail.
     pub fn home(&self, rail: usize) -> usize {
         self.pairs.iter().position(|p| p.local == rail).unwrap_or(0)
+    }
+
+    pub fn link(&self, path: usize) -> Option<Link> {
+        let p = self.pairs.get(path)?;
+        Some(Link { host: self.handle.host, local: p.local, remote: p.remote })
     }
 
     /// Paths to dial now; each is then being tried.
@@ -300,6 +305,16 @@ impl Connection {
         }
         if self.paths.iter().all(|p| p.is_none()) {
             self.down_since.get_or_insert(now);
+        }
+    }
+
+    /// Another connection's path on the same rails does not move. A path that has not moved lately either is dialled anew, which is also the probe.
+    pub fn suspect(&mut self, link: Link, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+        let Core::Send(s) = &self.core else { return };
+        let Some(d) = &self.dialer else { return };
+        let of_link = |p: &usize| d.link(*p) == Some(link) && s.is_up(*p) && s.ups() > 1 && !s.has_moved(*p, now);
+        if let Some(path) = (0..PATHS_MAX).find(of_link) {
+            self.lose(path, now, rails, after);
         }
     }
 
@@ -511,8 +526,10 @@ impl Connection {
         }
         for path in std::mem::take(&mut out.lost) {
             common.counts.lost_paths.fetch_add(1, Ordering::Relaxed);
-            let rail = self.dialer.as_ref().and_then(|d| d.pairs.get(path)).map_or(path, |p| p.local);
-            common.log(&format!("rail {rail} does not move: its chunks go over other rails"));
+            if let Some(link) = self.dialer.as_ref().and_then(|d| d.link(path)) {
+                common.log_lost(link.local, now);
+                common.threads.iter().for_each(|t| t.hand_over(Job::Suspect(link)));
+            }
             self.lose(path, now, rails, after);
         }
         self.say(out);

@@ -150,6 +150,7 @@ impl Endpoint {
             board,
             lingering: AtomicU64::new(0),
             process: std::process::id(),
+            lost_logged: Default::default(),
         });
         let mut listeners = Some(listeners);
         for (i, thread) in common.threads.iter().enumerate() {

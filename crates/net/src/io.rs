@@ -266,6 +266,13 @@ impl Io {
                 (c.origin, c.near) = (Some((listener, connection)), near);
                 self.connections.insert(shared.key, c);
             }
+            Job::Suspect(link) => {
+                let keys: Vec<u64> = self.connections.keys().copied().collect();
+                for key in keys {
+                    self.with(key, |c, rails, _, after| c.suspect(link, now, rails, after));
+                    self.hungry.push(key);
+                }
+            }
             Job::Adopt { key, path, rail, socket } => self.adopt(key, path, rail, socket, now),
             Job::Close(key) => {
                 if self.with(key, |c, _, common, after| c.close(now, common, after)).is_some() {

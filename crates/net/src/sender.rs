@@ -159,6 +159,11 @@ impl Sender {
         self.paths.get(path).is_some_and(|p| p.up)
     }
 
+    /// True if the path has delivered something within the time after which a path counts as dead.
+    pub fn has_moved(&self, path: usize, now: Micros) -> bool {
+        self.paths.get(path).is_some_and(|p| now.saturating_sub(p.moved) < DEAD_US)
+    }
+
     /// Number of paths that are up.
     pub fn ups(&self) -> usize {
         self.paths.iter().filter(|p| p.up).count()

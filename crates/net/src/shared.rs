@@ -182,6 +182,16 @@ pub(crate) enum Job {
         socket: Socket,
     },
     Close(u64),
+    /// A path does not move: other connections on the same pair of rails need not find out by themselves.
+    Suspect(Link),
+}
+
+/// A pair of rails between this host and another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub host: u64,
+    pub local: usize,
+    pub remote: usize,
 }
 
 /// The mailbox of an I/O thread.
@@ -286,7 +296,12 @@ pub(crate) struct Common {
     /// Closed connections whose last bytes are on their way.
     pub lingering: AtomicU64,
     pub process: u32,
+    /// When the loss of each rail was logged.
+    pub lost_logged: [AtomicU64; crate::limits::RAILS_MAX],
 }
+
+/// See [`Common::log_lost`].
+const LOST_LOG_US: Micros = 10_000_000;
 
 impl Common {
     pub fn key(&self) -> u64 {
@@ -296,6 +311,16 @@ impl Common {
     /// The thread with the fewest connections.
     pub fn thread(&self) -> Option<Arc<Thread>> {
         self.threads.iter().min_by_key(|t| t.connections.load(Ordering::Relaxed)).cloned()
+    }
+
+    /// Logs that a rail is lost, at most once in [`LOST_LOG_US`] per rail.
+    pub fn log_lost(&self, rail: usize, now: Micros) {
+        let Some(last) = self.lost_logged.get(rail) else { return };
+        if now >= last.load(Ordering::Relaxed) + LOST_LOG_US {
+            last.store(now, Ordering::Relaxed);
+            let name = self.settings.rails.get(rail).map_or("", |r| r.name.as_str());
+            self.log(&format!("rail {rail} ({name}) does not move: its bytes go over other rails until it does"));
+        }
     }
 
     pub fn log(&self, line: &str) {
