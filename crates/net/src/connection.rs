@@ -35,6 +35,7 @@ const DIAL_US: Micros = 100_000;
 const DIAL_US_MAX: Micros = 2_000_000;
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one per connection")]
 pub(crate) enum Core {
     Send(Sender),
     Receive(Receiver),
@@ -65,6 +66,8 @@ pub(crate) struct Dialer {
     pub connection: u64,
     pub remote: Vec<RailAddress>,
     pub pairs: Vec<Pair>,
+    /// The rail of the device that connects.
+    rail: usize,
     dials: [Dial; PATHS_MAX],
     pauses: [Micros; PATHS_MAX],
     first_up: Option<Micros>,
@@ -127,12 +130,12 @@ impl Dialer {
         let remote = handle.addresses.clone();
         let pairs = pairs(&common.addresses, &remote, home);
         let (dials, pauses) = ([Dial::At(0); PATHS_MAX], [DIAL_US; PATHS_MAX]);
-        Dialer { handle, secret, connection, remote, pairs, dials, pauses, first_up: None }
+        Dialer { handle, secret, connection, remote, pairs, rail: home, dials, pauses, first_up: None }
     }
 
     /// Index of the path on the home rail.
-    pub fn home(&self, rail: usize) -> usize {
-        self.pairs.iter().position(|p| p.local == rail).unwrap_or(0)
+    pub fn home(&self) -> usize {
+        self.pairs.iter().position(|p| p.local == self.rail).unwrap_or(0)
     }
 
     pub fn link(&self, path: usize) -> Option<Link> {
@@ -168,9 +171,9 @@ impl Dialer {
     }
 
     /// All addresses of the peer are known now.
-    pub fn learn(&mut self, local: &[RailAddress], remote: Vec<RailAddress>, home: usize) {
+    pub fn learn(&mut self, local: &[RailAddress], remote: Vec<RailAddress>) {
         if remote.len() > self.remote.len() && remote.starts_with(&self.remote) {
-            let more = pairs(local, &remote, home);
+            let more = pairs(local, &remote, self.rail);
             if more.starts_with(&self.pairs) {
                 (self.pairs, self.remote) = (more, remote);
             }
@@ -230,6 +233,17 @@ impl<W: Cells> Reader for Into<'_, W> {
     }
 }
 
+/// A socket that becomes a path.
+#[derive(Debug)]
+pub(crate) struct NewPath {
+    pub path: usize,
+    /// Rail of this host.
+    pub rail: usize,
+    pub socket: Socket,
+    /// Key of its events.
+    pub key: u64,
+}
+
 /// What the I/O thread must do after a call.
 #[derive(Debug, Default)]
 pub(crate) struct After {
@@ -261,22 +275,14 @@ impl Connection {
     }
 
     /// A socket becomes a path; it replaces the one of the same number.
-    pub fn attach(
-        &mut self,
-        path: usize,
-        rail: usize,
-        socket: Socket,
-        key: u64,
-        now: Micros,
-        rails: &View<'_, impl Cells>,
-        after: &mut After,
-    ) {
+    pub fn attach(&mut self, new: NewPath, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
         let sends = matches!(self.core, Core::Send(_));
+        let path = new.path;
         self.drop_path(path, rails, after);
         let Some(slot) = self.paths.get_mut(path) else { return };
-        *slot = Some(Path::new(socket, key, sends));
+        *slot = Some(Path::new(new.socket, new.key, sends));
         match &mut self.core {
-            Core::Send(s) => s.path_up(path, rail, 1, now),
+            Core::Send(s) => s.path_up(path, new.rail, 1, now),
             Core::Receive(r) => r.set_up(path, true),
         }
         self.down_since = None;

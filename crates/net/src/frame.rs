@@ -265,7 +265,7 @@ mod tests {
         #[test]
         fn chunks_cover_a_message_and_are_at_most_4096(chunk in CHUNK_BYTES_MIN_TEST..CHUNK_BYTES_MAX, total in 0..MESSAGE_BYTES_MAX) {
             let (size, count) = (chunk_size(chunk, total), u64::from(chunk_count(chunk, total)));
-            prop_assert!(count <= CHUNKS_MAX && count >= 1 && size * count >= total);
+            prop_assert!((1..=CHUNKS_MAX).contains(&count) && size * count >= total);
             prop_assert!(total == 0 || size * (count - 1) < total);
         }
     }

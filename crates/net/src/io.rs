@@ -1,6 +1,6 @@
 //! The I/O threads. Each owns connections; the first also listens. A thread waits for events (epoll) and for the mailbox of [`Thread`].
 
-use crate::connection::{After, Connection, Core, Dialer};
+use crate::connection::{After, Connection, Core, Dialer, NewPath};
 use crate::greeting::{self, ANSWER_BYTES, CALL_BYTES, HELLO_BYTES, Hello, WELCOME_BYTES, Welcome};
 use crate::limits::{PATHS_MAX, RAILS_MAX};
 use crate::rails::View;
@@ -208,12 +208,11 @@ impl Io {
         match self.targets.get(&key).copied() {
             None => {}
             Some(Target::Mailbox) => self.thread.clear_event(),
-            Some(Target::Board) => {
-                if self.common.board.on_event() {
-                    self.targets.remove(&key);
-                    self.watch_board();
-                }
+            Some(Target::Board) if self.common.board.on_event() => {
+                self.targets.remove(&key);
+                self.watch_board();
             }
+            Some(Target::Board) => {}
             Some(Target::Listener(i)) => self.accept(i, now),
             Some(Target::Greeting) => self.greet(key, now),
             Some(Target::Path { connection, path }) => {
@@ -255,7 +254,7 @@ impl Io {
             Job::Connect { shared, handle, secret, connection, home } => {
                 let near = handle.host == self.common.host;
                 let dialer = Dialer::new(&self.common, handle, secret, connection, home);
-                let core = Core::Send(Sender::new(self.common.settings.chunk, dialer.home(home)));
+                let core = Core::Send(Sender::new(self.common.settings.chunk, dialer.home()));
                 let mut c = Connection::new(shared.clone(), core, now);
                 (c.dialer, c.near) = (Some(dialer), near);
                 self.connections.insert(shared.key, c);
@@ -286,7 +285,7 @@ impl Io {
     }
 
     fn adopt(&mut self, connection: u64, path: usize, rail: usize, socket: Socket, now: Micros) {
-        if !self.connections.get(&connection).is_some_and(|c| !c.is_closing()) {
+        if self.connections.get(&connection).is_none_or(|c| c.is_closing()) {
             return;
         }
         let key = self.target(Target::Path { connection, path });
@@ -294,7 +293,7 @@ impl Io {
             self.targets.remove(&key);
             return;
         }
-        self.with(connection, |c, rails, _, after| c.attach(path, rail, socket, key, now, rails, after));
+        self.with(connection, |c, rails, _, after| c.attach(NewPath { path, rail, socket, key }, now, rails, after));
         self.hungry.push(connection);
     }
 
@@ -389,8 +388,7 @@ impl Io {
                     });
                     return;
                 };
-                let home = d.handle.rail;
-                d.learn(&self.common.addresses, rails, usize::from(home));
+                d.learn(&self.common.addresses, rails);
                 let rail = d.pairs.get(path).map_or(0, |p| p.local);
                 let established = c.shared.status() == Status::Ready;
                 if established {

@@ -42,7 +42,7 @@ const BUSY_BYTES: u64 = 128 << 10;
 /// Rate of a rail that is neither measured nor known, bytes per second.
 const RATE_UNKNOWN: u64 = 1_000_000;
 /// "lwrails", version 1.
-const MAGIC: u64 = 0x01_736c_6961_7277_6c;
+const MAGIC: u64 = 0x0173_6c69_6172_776c;
 
 const HEAD_WORDS: usize = 2;
 /// Rate, bytes seen, last progress, busy at the last measurement.

@@ -86,7 +86,7 @@ impl Receiver {
         let sequence = self.base + self.groups.len() as u64;
         let messages = slots.iter().map(|s| Message { slot: *s, begun: None }).collect();
         self.groups.push_back(Group { request, messages, again_at: now + ANNOUNCE_US, interval: ANNOUNCE_US });
-        self.to_two(None, Frame::Announce { sequence, slots: announced }, out);
+        self.say_twice(None, Frame::Announce { sequence, slots: announced }, out);
         true
     }
 
@@ -151,7 +151,7 @@ impl Receiver {
         out: &mut Outbox,
     ) -> Result<(), Malformed> {
         let place = self.place(chunk, bytes, total)?;
-        self.to_two(Some(path), Frame::Ack { chunk, path: path as u8 }, out);
+        self.say_twice(Some(path), Frame::Ack { chunk, path: path as u8 }, out);
         if place == Place::Discard {
             self.copies += 1;
             return Ok(());
@@ -188,7 +188,7 @@ impl Receiver {
             let slots: Vec<Slot> = g.messages.iter().map(|m| m.slot).collect();
             due.extend(Slots::new(&slots).map(|slots| Frame::Announce { sequence: self.base + i as u64, slots }));
         }
-        due.into_iter().for_each(|f| self.to_two(None, f, out));
+        due.into_iter().for_each(|f| self.say_twice(None, f, out));
     }
 
     /// True if the sender has not confirmed every announcement.
@@ -196,7 +196,7 @@ impl Receiver {
         self.confirmed < self.base + self.groups.len() as u64
     }
 
-    fn to_two(&mut self, first: Option<usize>, frame: Frame, out: &mut Outbox) {
+    fn say_twice(&mut self, first: Option<usize>, frame: Frame, out: &mut Outbox) {
         self.turn = self.turn.wrapping_add(1);
         let up = self.up;
         let up = |i: usize| up.get(i).copied().unwrap_or(false);

@@ -251,7 +251,7 @@ impl Sender {
             }
         }
         let sequence = self.base + self.known as u64;
-        self.to_two(None, Frame::Announced { sequence }, out);
+        self.say_twice(None, Frame::Announced { sequence }, out);
         Ok(())
     }
 
@@ -444,7 +444,7 @@ impl Sender {
     }
 
     /// Sends a frame over `first`, if it is up, and another path, or over two paths in turn: one of them may be dead unnoticed.
-    fn to_two(&mut self, first: Option<usize>, frame: Frame, out: &mut Outbox) {
+    fn say_twice(&mut self, first: Option<usize>, frame: Frame, out: &mut Outbox) {
         self.turn = self.turn.wrapping_add(1);
         two_paths(first, self.turn, |i| self.is_up(i)).for_each(|p| out.frames.push((p, frame)));
     }

@@ -47,6 +47,7 @@ pub(crate) enum Status {
 }
 
 /// Work that the program hands over.
+#[allow(clippy::large_enum_variant, reason = "one list per connection, of a few hundred entries")]
 #[derive(Debug)]
 pub(crate) enum Post {
     Send { request: RequestId, buffer: Buffer, tag: i32 },
