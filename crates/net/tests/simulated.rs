@@ -446,11 +446,11 @@ fn chunks_follow_the_rates_of_the_rails() {
             due[o.path].push((begin + us, o));
         }
         now = due.iter().filter_map(|d| d.first().map(|d| d.0)).min().unwrap();
-        for p in 0..2 {
-            if due[p].first().is_some_and(|d| d.0 == now) {
-                let (_, o) = due[p].remove(0);
-                s.on_frame(p, Frame::Ack { chunk: o.chunk, path: p as u8 }, now, &rails, &mut Outbox::default())
-                    .unwrap();
+        for (p, due) in due.iter_mut().enumerate() {
+            if due.first().is_some_and(|d| d.0 == now) {
+                let (_, o) = due.remove(0);
+                let ack = Frame::Ack { chunk: o.chunk, path: p as u8 };
+                s.on_frame(p, ack, now, &rails, &mut Outbox::default()).unwrap();
             }
         }
     }
