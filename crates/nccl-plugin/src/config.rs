@@ -536,6 +536,9 @@ fn settings(path: &str, text: &str) -> Result<Vec<(String, Setting)>, ConfigErro
             line.split_once('=').ok_or_else(|| wrong(format!("`{line}` is not a setting; write key = value")))?;
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
         let key = current_key(&key).to_owned();
+        if key == "net" || key.starts_with("net_") {
+            continue; // of the network plugin, which reads the same file
+        }
         if !KEYS.contains(&key.as_str()) && !TEST_KEYS.contains(&key.as_str()) {
             return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS.join(", "))));
         }
@@ -715,6 +718,13 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
         assert_eq!(read_file(&fifo), Err("not a regular file".into()));
         assert_eq!(read_file(folder.path()), Err("not a regular file".into()));
+    }
+
+    #[test]
+    fn settings_of_the_network_plugin_are_left_to_it() {
+        let c = load(&[("LINKWISE_CONFIG", "/x")], "net = tcp\nnet_rails = eth1,eth2\nmode = observe\n").unwrap();
+        assert_eq!(c.mode, Mode::Observe);
+        assert!(load(&[("LINKWISE_CONFIG", "/x")], "network = tcp\n").is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ fn all() -> Vec<Room> {
 }
 
 /// The programs and libraries that users and training processes load.
-const DOORS: [&str; 2] = ["linkwise", "nccl-plugin"];
+const DOORS: [&str; 3] = ["linkwise", "nccl-plugin", "nccl-net"];
 
 #[test]
 fn no_room_imports_a_door() {
@@ -48,10 +48,10 @@ fn arrows_go_down_only() {
         &["nccl-types", "stats", "linalg", "topology", "wire", "tune", "files", "report"],
         &["linkwise-console", "draw", "import", "fabric", "nccl-model", "nccl-bench", "store", "agreement"],
         &["measure", "predict", "route"],
-        &["place", "diagnose", "autotune", "job"],
+        &["place", "diagnose", "autotune", "job", "net"],
         &["papers"],
         &["engine"],
-        &["nccl-plugin"],
+        &["nccl-plugin", "nccl-net"],
         &["linkwise"],
     ];
     let floor = |name: &str| FLOORS.iter().position(|f| f.contains(&name));

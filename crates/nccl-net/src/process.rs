@@ -1,0 +1,106 @@
+//! The plugin's state in one process: settings and NICs, read once; the endpoint, started with the first listener or connection.
+
+use crate::abi::{library, log};
+use crate::config::{self, Config};
+use crate::nics::{self, Nic, Sys};
+use net::{Endpoint, Rail, Settings};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Time that the end of the process waits for the last acknowledgements of closed connections.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(300);
+
+/// What NCCL is told of.
+#[derive(Debug, Default)]
+pub struct Offer {
+    /// One device each; empty: the plugin stays out of the way.
+    pub nics: Vec<Nic>,
+    pub config: Config,
+}
+
+static OFFER: OnceLock<Offer> = OnceLock::new();
+static ENDPOINT: OnceLock<Option<Endpoint>> = OnceLock::new();
+
+/// Settings and NICs. Says once why there is no device.
+pub fn offer() -> &'static Offer {
+    OFFER.get_or_init(|| {
+        let config = match Config::load(|k| std::env::var(k).ok(), config::read_file) {
+            Ok(c) => c,
+            Err(e) => {
+                log::warn(&format!("{e}; NCCL uses its own network transport"));
+                return Offer::default();
+            }
+        };
+        match nics::rails(&config, &library::interfaces(), &Sys(Path::new("/sys"))) {
+            Ok(nics) => {
+                let list: Vec<String> = nics.iter().map(|n| format!("{} ({})", n.name, n.ip)).collect();
+                log::info(&format!("every connection uses the rails {}", list.join(", ")));
+                Offer { nics, config }
+            }
+            Err(why) => {
+                log::info(&format!("{why}; NCCL uses its own network transport"));
+                Offer { nics: Vec::new(), config }
+            }
+        }
+    })
+}
+
+/// The endpoint; `None` if it cannot be started, which is logged once.
+pub fn endpoint() -> Option<&'static Endpoint> {
+    ENDPOINT
+        .get_or_init(|| {
+            let offer = offer();
+            let rail = |n: &Nic| Rail {
+                name: n.name.clone(),
+                ip: n.ip,
+                prefix: n.prefix,
+                rate: u64::from(n.speed_mbit_per_s) * 125_000,
+            };
+            let mut settings = Settings::new(offer.nics.iter().map(rail).collect());
+            settings.token = offer.config.token.clone().into_bytes();
+            settings.chunk = offer.config.chunk;
+            settings.share = offer.config.share;
+            settings.log = log::warn;
+            settings.spawn = library::spawn;
+            if offer.config.threads > 0 {
+                settings.threads = offer.config.threads;
+            }
+            // I/O threads run until the process ends, so the library must stay.
+            library::keep();
+            library::close_sockets_in_children();
+            match Endpoint::start(settings) {
+                Ok(e) => Some(e),
+                Err(e) => {
+                    log::warn(&format!("the rails cannot be used: {e}"));
+                    None
+                }
+            }
+        })
+        .as_ref()
+}
+
+/// The process ends: closed connections get a moment for their last bytes.
+pub fn end() {
+    if let Some(Some(e)) = ENDPOINT.get() {
+        e.drain(DRAIN_TIME_MAX);
+    }
+}
+
+/// Logs what the rails carried.
+pub fn log_counts() {
+    let Some(Some(e)) = ENDPOINT.get() else { return };
+    let (c, n) = (e.counts(), offer().nics.len());
+    let get = |a: &std::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
+    let bytes: Vec<String> = c.bytes.iter().take(n).map(|b| get(b).to_string()).collect();
+    log::info(&format!(
+        "{} messages sent; bytes by rail {}; chunks repeated {}, received twice {}; rails lost {}, returned {}",
+        get(&c.messages),
+        bytes.join(" "),
+        get(&c.repeated),
+        get(&c.copies),
+        get(&c.lost_paths),
+        get(&c.returned_paths)
+    ));
+}

@@ -1,0 +1,607 @@
+//! A connection on its I/O thread: the state machine, its paths, its buffers.
+//!
+//! ```text
+//!  connecting ──first path ready, others ready or PATHS_WAIT_US over──► ready ──close()──► lingering ──peer closed, or LINGER_US──► gone
+//!      └── no path within CONNECT_US_MAX ──► failed ◄── no path for GONE_US, or the peer closed with requests open ──┘
+//! ```
+
+use crate::buffer::Buffer;
+use crate::frame::{Chunk, Frame, Slot};
+use crate::handle::{Handle, RailAddress};
+use crate::limits::{GROUPED_MAX, PATHS_MAX, RAILS_MAX};
+use crate::path::{Path, Reader, Source};
+use crate::rails::{Cells, View};
+use crate::receiver::{Place, Receiver};
+use crate::sender::{Micros, Order, Outbox, Sender};
+use crate::shared::{Common, Job, Link, Post, Shared, Status};
+use crate::sockets::Socket;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A connection without any path for this time has failed.
+pub(crate) const GONE_US: Micros = 10_000_000;
+/// A connection attempt that has no path after this time has failed.
+pub(crate) const CONNECT_US_MAX: Micros = 20_000_000;
+/// After its first path a connection waits this long for the others before it is ready.
+const PATHS_WAIT_US: Micros = 250_000;
+/// Time that a closed connection keeps its sockets, so that its last acknowledgements arrive.
+const LINGER_US: Micros = 2_000_000;
+/// After the peer's first word that it closes, other paths may bring what was sent before for this time.
+const BYE_US: Micros = 500_000;
+/// First and longest pause before a lost path is dialled again.
+const DIAL_US: Micros = 100_000;
+const DIAL_US_MAX: Micros = 2_000_000;
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one per connection")]
+pub(crate) enum Core {
+    Send(Sender),
+    Receive(Receiver),
+}
+
+/// A path that the sending side wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// Rail of this host.
+    pub local: usize,
+    /// Rail of the peer's host.
+    pub remote: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dial {
+    /// To be dialled at this time.
+    At(Micros),
+    Trying,
+    Up,
+}
+
+/// What the sending side needs to dial.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    pub handle: Handle,
+    pub secret: Vec<u8>,
+    pub connection: u64,
+    pub remote: Vec<RailAddress>,
+    pub pairs: Vec<Pair>,
+    /// The rail of the device that connects.
+    rail: usize,
+    dials: [Dial; PATHS_MAX],
+    pauses: [Micros; PATHS_MAX],
+    first_up: Option<Micros>,
+}
+
+type Buffers = [Option<Buffer>; GROUPED_MAX];
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub shared: Arc<Shared>,
+    pub core: Core,
+    pub paths: [Option<Path>; PATHS_MAX],
+    pub dialer: Option<Dialer>,
+    /// For a receiving connection: its listener and its number there.
+    pub origin: Option<(u64, u64)>,
+    /// Peer on this host: its bytes load no rail.
+    pub near: bool,
+    buffers: Vec<Buffers>,
+    posts: VecDeque<Post>,
+    begun: Micros,
+    down_since: Option<Micros>,
+    bye_since: Option<Micros>,
+    closing: Option<Micros>,
+    failed: bool,
+    repeated: u64,
+    copies: u64,
+}
+
+/// The paths between two hosts: every local rail with a rail of the peer in the same subnet, the one of the same number if there are several. A local
+/// rail without a common subnet is paired by number. The home rail is always among them.
+pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) -> Vec<Pair> {
+    let mut rails: Vec<usize> = (0..local.len().min(RAILS_MAX)).collect();
+    if home >= PATHS_MAX && home < rails.len() {
+        rails.swap(home, PATHS_MAX - 1);
+    }
+    rails.truncate(PATHS_MAX);
+    let mut used = [0u32; RAILS_MAX];
+    let mut all = Vec::new();
+    for i in rails {
+        let Some(own) = local.get(i) else { continue };
+        let near = |j: &usize| remote.get(*j).is_some_and(|r| r.shares_subnet(own.ip));
+        let any_near = (0..remote.len()).any(|j| near(&j));
+        let family = |j: &usize| remote.get(*j).is_some_and(|r| r.ip.is_ipv4() == own.ip.is_ipv4());
+        let fits = |j: &usize| if any_near { near(j) } else { family(j) };
+        let distance = |j: usize| usize::from(j % local.len().max(1) != i);
+        let best = (0..remote.len().min(RAILS_MAX)).filter(fits).min_by_key(|j| (used.get(*j).copied(), distance(*j)));
+        let same = Some(i).filter(|j| fits(j));
+        if let Some(j) = same.or(best) {
+            if let Some(u) = used.get_mut(j) {
+                *u += 1;
+            }
+            all.push(Pair { local: i, remote: j });
+        }
+    }
+    all
+}
+
+impl Dialer {
+    pub fn new(common: &Common, handle: Handle, secret: Vec<u8>, connection: u64, home: usize) -> Self {
+        let remote = handle.addresses.clone();
+        let pairs = pairs(&common.addresses, &remote, home);
+        let (dials, pauses) = ([Dial::At(0); PATHS_MAX], [DIAL_US; PATHS_MAX]);
+        Dialer { handle, secret, connection, remote, pairs, rail: home, dials, pauses, first_up: None }
+    }
+
+    /// Index of the path on the home rail.
+    pub fn home(&self) -> usize {
+        self.pairs.iter().position(|p| p.local == self.rail).unwrap_or(0)
+    }
+
+    pub fn link(&self, path: usize) -> Option<Link> {
+        let p = self.pairs.get(path)?;
+        Some(Link { host: self.handle.host, local: p.local, remote: p.remote })
+    }
+
+    /// Paths to dial now; each is then being tried.
+    pub fn due(&mut self, now: Micros) -> Vec<(usize, Pair)> {
+        let mut due = Vec::new();
+        for (i, (pair, dial)) in self.pairs.iter().zip(&mut self.dials).enumerate() {
+            if matches!(dial, Dial::At(t) if *t <= now) {
+                *dial = Dial::Trying;
+                due.push((i, *pair));
+            }
+        }
+        due
+    }
+
+    /// The attempt failed, or the path was lost.
+    pub fn again(&mut self, path: usize, now: Micros) {
+        if let (Some(d), Some(p)) = (self.dials.get_mut(path), self.pauses.get_mut(path)) {
+            *d = Dial::At(now + *p);
+            *p = (*p * 2).min(DIAL_US_MAX);
+        }
+    }
+
+    fn up(&mut self, path: usize, now: Micros) {
+        if let Some(d) = self.dials.get_mut(path) {
+            *d = Dial::Up;
+        }
+        self.first_up.get_or_insert(now);
+    }
+
+    /// All addresses of the peer are known now.
+    pub fn learn(&mut self, local: &[RailAddress], remote: Vec<RailAddress>) {
+        if remote.len() > self.remote.len() && remote.starts_with(&self.remote) {
+            let more = pairs(local, &remote, self.rail);
+            if more.starts_with(&self.pairs) {
+                (self.pairs, self.remote) = (more, remote);
+            }
+        }
+    }
+
+    fn settled(&self, now: Micros) -> bool {
+        let first = self.first_up.is_some_and(|t| now >= t + PATHS_WAIT_US);
+        let all = self.pairs.iter().zip(&self.dials).zip(&self.pauses);
+        let settled = all.into_iter().all(|((_, d), pause)| *d == Dial::Up || (*d != Dial::Trying && *pause > DIAL_US));
+        self.first_up.is_some() && (first || settled)
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.pairs.iter().zip(&self.dials).any(|(_, d)| *d != Dial::Up)
+    }
+}
+
+/// Reads for a connection's state machine.
+struct Into<'a, W> {
+    core: &'a mut Core,
+    buffers: &'a [Buffers],
+    path: usize,
+    now: Micros,
+    rails: &'a View<'a, W>,
+    out: &'a mut Outbox,
+}
+
+fn invalid(e: wire::Malformed) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, e)
+}
+
+impl<W: Cells> Reader for Into<'_, W> {
+    fn place(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<Option<(Buffer, u64)>> {
+        let Core::Receive(r) = &self.core else { return Err(ErrorKind::InvalidData.into()) };
+        Ok(match r.place(chunk, bytes, total).map_err(invalid)? {
+            Place::Discard => None,
+            Place::Into { request, sub, offset } => {
+                let buffer =
+                    self.buffers.get(request as usize).and_then(|b| b.get(usize::from(sub)).copied().flatten());
+                buffer.map(|b| (b, offset))
+            }
+        })
+    }
+
+    fn arrived(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<()> {
+        let Core::Receive(r) = &mut self.core else { return Err(ErrorKind::InvalidData.into()) };
+        r.arrived(self.path, chunk, bytes, total, self.out).map_err(invalid)
+    }
+
+    fn frame(&mut self, frame: Frame) -> io::Result<()> {
+        match &mut self.core {
+            Core::Send(s) => s.on_frame(self.path, frame, self.now, self.rails, self.out),
+            Core::Receive(r) => r.on_frame(self.path, frame, self.out),
+        }
+        .map_err(invalid)
+    }
+}
+
+/// A socket that becomes a path.
+#[derive(Debug)]
+pub(crate) struct NewPath {
+    pub path: usize,
+    /// Rail of this host.
+    pub rail: usize,
+    pub socket: Socket,
+    /// Key of its events.
+    pub key: u64,
+}
+
+/// What the I/O thread must do after a call.
+#[derive(Debug, Default)]
+pub(crate) struct After {
+    /// Keys of paths whose wish for room changed.
+    pub changed: Vec<usize>,
+    /// Sockets that are closed now, to be taken out of epoll before they are dropped.
+    pub dropped: Vec<Path>,
+}
+
+impl Connection {
+    pub fn new(shared: Arc<Shared>, core: Core, now: Micros) -> Self {
+        Connection {
+            shared,
+            core,
+            paths: Default::default(),
+            dialer: None,
+            origin: None,
+            near: false,
+            buffers: Vec::new(),
+            posts: VecDeque::new(),
+            begun: now,
+            down_since: Some(now),
+            bye_since: None,
+            closing: None,
+            failed: false,
+            repeated: 0,
+            copies: 0,
+        }
+    }
+
+    /// A socket becomes a path; it replaces the one of the same number.
+    pub fn attach(&mut self, new: NewPath, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+        let sends = matches!(self.core, Core::Send(_));
+        let path = new.path;
+        self.drop_path(path, rails, after);
+        let Some(slot) = self.paths.get_mut(path) else { return };
+        *slot = Some(Path::new(new.socket, new.key, sends));
+        match &mut self.core {
+            Core::Send(s) => s.path_up(path, new.rail, 1, now),
+            Core::Receive(r) => r.set_up(path, true),
+        }
+        self.down_since = None;
+        if let Some(d) = &mut self.dialer {
+            d.up(path, now);
+        } else {
+            self.shared.set_ready();
+        }
+    }
+
+    fn drop_path(&mut self, path: usize, rails: &View<'_, impl Cells>, after: &mut After) {
+        match &mut self.core {
+            Core::Send(s) => s.path_down(path, rails),
+            Core::Receive(r) => r.set_up(path, false),
+        }
+        after.dropped.extend(self.paths.get_mut(path).and_then(Option::take));
+    }
+
+    /// The path's socket is of no more use.
+    pub fn lose(&mut self, path: usize, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+        if self.paths.get(path).is_some_and(|p| p.is_some()) {
+            self.drop_path(path, rails, after);
+        }
+        if let Some(d) = &mut self.dialer {
+            d.again(path, now);
+        }
+        if self.paths.iter().all(|p| p.is_none()) {
+            self.down_since.get_or_insert(now);
+        }
+    }
+
+    /// Another connection's path on the same rails does not move. A path that has not moved lately either is dialled anew, which is also the probe.
+    pub fn suspect(&mut self, link: Link, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+        let Core::Send(s) = &self.core else { return };
+        let Some(d) = &self.dialer else { return };
+        let of_link = |p: &usize| d.link(*p) == Some(link) && s.is_up(*p) && s.ups() > 1 && !s.has_moved(*p, now);
+        if let Some(path) = (0..PATHS_MAX).find(of_link) {
+            self.lose(path, now, rails, after);
+        }
+    }
+
+    pub fn fail(&mut self, why: &str, common: &Common, after: &mut After) {
+        if !self.failed {
+            self.failed = true;
+            self.detach(after);
+            if self.closing.is_none() {
+                common.log(&format!("a connection has failed: {why}"));
+            }
+            self.shared.fail(why);
+            self.paths.iter_mut().flatten().for_each(|p| p.say(&Frame::Bye));
+        }
+    }
+
+    /// Drops all copies of the program's buffers, and the paths that are writing from one: no zeros may arrive for a message that is still expected.
+    fn detach(&mut self, after: &mut After) {
+        if self.has_open() {
+            for p in &mut self.paths {
+                if p.as_ref().is_some_and(Path::has_chunk) {
+                    after.dropped.extend(p.take());
+                }
+            }
+        }
+        self.buffers.clear();
+        self.posts.clear();
+    }
+
+    /// True if requests are under way.
+    fn has_open(&self) -> bool {
+        !self.posts.is_empty()
+            || match &self.core {
+                Core::Send(s) => s.sends() > 0,
+                Core::Receive(r) => r.open() > 0,
+            }
+    }
+
+    /// Takes what the program has posted.
+    pub fn take_posts(&mut self, now: Micros, common: &Common) {
+        self.shared.queued.store(false, Ordering::Release);
+        let posts = std::mem::take(&mut *crate::shared::lock(&self.shared.posts));
+        if self.failed || self.closing.is_some() {
+            self.shared.pool.fail_all();
+            return;
+        }
+        self.posts.extend(posts);
+        self.start_posts(now, common);
+    }
+
+    fn start_posts(&mut self, now: Micros, common: &Common) {
+        let mut out = Outbox::default();
+        while let Some(post) = self.posts.front() {
+            let (request, buffers) = match (post, &mut self.core) {
+                (Post::Send { request, buffer, tag }, Core::Send(s)) => {
+                    if !s.send(*request, *tag, buffer.len() as u64) {
+                        break;
+                    }
+                    common.counts.messages.fetch_add(1, Ordering::Relaxed);
+                    let mut b = Buffers::default();
+                    b[0] = Some(*buffer);
+                    (*request, b)
+                }
+                (Post::Receive { request, count, buffers, tags }, Core::Receive(r)) => {
+                    let mut slots = [Slot::default(); GROUPED_MAX];
+                    for ((slot, buffer), tag) in slots.iter_mut().zip(buffers).zip(tags) {
+                        *slot = Slot { room: buffer.map_or(0, |b| b.len() as u64), tag: *tag };
+                    }
+                    if !r.receive(*request, slots.get(..*count).unwrap_or_default(), now, &mut out) {
+                        break;
+                    }
+                    (*request, *buffers)
+                }
+                _ => {
+                    self.posts.pop_front();
+                    continue;
+                }
+            };
+            let i = request as usize;
+            if self.buffers.len() <= i {
+                self.buffers.resize(i + 1, Buffers::default());
+            }
+            if let Some(to) = self.buffers.get_mut(i) {
+                *to = buffers;
+            }
+            self.posts.pop_front();
+        }
+        self.say(out);
+    }
+
+    fn say(&mut self, out: Outbox) {
+        for (path, frame) in &out.frames {
+            if let Some(Some(p)) = self.paths.get_mut(*path) {
+                p.say(frame);
+            }
+        }
+        for (request, sizes) in &out.done {
+            if let Some(b) = self.buffers.get_mut(*request as usize) {
+                *b = Buffers::default();
+            }
+            self.shared.pool.done(*request, sizes);
+        }
+    }
+
+    /// Reads a path that is readable.
+    pub fn read(&mut self, path: usize, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) {
+        let Some(Some(p)) = self.paths.get_mut(path) else { return };
+        let mut out = Outbox::default();
+        let mut into = Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out };
+        let read = p.read(&mut into);
+        if p.bye {
+            self.bye_since.get_or_insert(now);
+        }
+        let freed = !out.done.is_empty();
+        self.say(out);
+        match read {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::InvalidData => {
+                self.fail(&format!("the peer sent what it must not: {e}"), common, after);
+                self.lose(path, now, rails, after);
+            }
+            Err(_) => self.lose(path, now, rails, after),
+        }
+        if freed && !self.posts.is_empty() {
+            self.start_posts(now, common);
+        }
+    }
+
+    /// Gives chunks to paths and writes. True if chunks still wait.
+    pub fn push(&mut self, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) -> bool {
+        if let Core::Send(_) = self.core
+            && !self.failed
+        {
+            loop {
+                let mut ready = [false; PATHS_MAX];
+                for (r, p) in ready.iter_mut().zip(&self.paths) {
+                    *r = p.as_ref().is_some_and(Path::is_ready);
+                }
+                let Core::Send(s) = &mut self.core else { break };
+                let Some(order) = s.next(now, &ready, rails) else { break };
+                if let Some(rail) = self.dialer.as_ref().and_then(|d| d.pairs.get(order.path)).map(|p| p.local)
+                    && let Some(c) = common.counts.bytes.get(rail)
+                {
+                    c.fetch_add(u64::from(order.bytes), Ordering::Relaxed);
+                }
+                if let Some(Some(p)) = self.paths.get_mut(order.path) {
+                    p.begin(order);
+                }
+                self.write(order.path, now, rails, after);
+            }
+        }
+        self.flush(now, rails, after);
+        matches!(&self.core, Core::Send(s) if s.has_unsent())
+    }
+
+    /// Writes what waits on all paths.
+    pub fn flush(&mut self, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+        for i in 0..PATHS_MAX {
+            if self.paths.get(i).and_then(|p| p.as_ref()).is_some_and(|p| !p.is_flushed() && !p.wants_room) {
+                self.write(i, now, rails, after);
+            }
+        }
+    }
+
+    /// Writes on one path.
+    pub fn write(&mut self, path: usize, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+        let Some(Some(p)) = self.paths.get_mut(path) else { return };
+        let wanted = p.wants_room;
+        let (core, buffers) = (&self.core, &self.buffers);
+        let source = |o: &Order| match core {
+            Core::Send(s) if s.needs(o.chunk) => {
+                buffers.get(o.request as usize).and_then(|b| b[0]).map_or(Source::Gone, Source::Buffer)
+            }
+            _ => Source::Zeros,
+        };
+        match p.write(source) {
+            Ok(()) if p.wants_room != wanted => after.changed.push(path),
+            Ok(()) => {}
+            Err(_) => self.lose(path, now, rails, after),
+        }
+    }
+
+    /// The program closes the connection.
+    pub fn close(&mut self, now: Micros, common: &Common, after: &mut After) {
+        self.shared.pool.fail_all();
+        self.detach(after);
+        self.failed = true;
+        self.closing = Some(now + LINGER_US);
+        common.lingering.fetch_add(1, Ordering::Relaxed);
+        for p in self.paths.iter_mut().flatten() {
+            p.say(&Frame::Bye);
+        }
+        self.shared.set_detached();
+    }
+
+    /// Time passes. False: the connection is over.
+    pub fn tick(&mut self, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) -> bool {
+        let mut out = Outbox::default();
+        match &mut self.core {
+            Core::Send(s) => {
+                s.tick(now, rails, &mut out);
+                let r = s.repeated();
+                common.counts.repeated.fetch_add(r - std::mem::replace(&mut self.repeated, r), Ordering::Relaxed);
+            }
+            Core::Receive(r) => {
+                r.tick(now, &mut out);
+                let c = r.copies();
+                common.counts.copies.fetch_add(c - std::mem::replace(&mut self.copies, c), Ordering::Relaxed);
+            }
+        }
+        for path in std::mem::take(&mut out.lost) {
+            common.counts.lost_paths.fetch_add(1, Ordering::Relaxed);
+            if let Some(link) = self.dialer.as_ref().and_then(|d| d.link(path)) {
+                common.log_lost(link.local, now);
+                common.threads.iter().for_each(|t| t.hand_over(Job::Suspect(link)));
+            }
+            self.lose(path, now, rails, after);
+        }
+        self.say(out);
+        let over = |since: Option<Micros>, limit| since.is_some_and(|t| now >= t + limit);
+        if let Some(until) = self.closing {
+            let idle = self.paths.iter().flatten().all(|p| p.is_flushed() && p.bye);
+            return now < until && !idle;
+        }
+        let connecting = self.shared.status() == Status::Connecting;
+        if connecting && self.dialer.as_ref().is_some_and(|d| d.settled(now)) {
+            self.shared.set_ready();
+        }
+        let byes = self.paths.iter().flatten().all(|p| p.bye);
+        if self.bye_since.is_some() && (byes || over(self.bye_since, BYE_US)) && self.has_open() {
+            self.fail("the peer closed the connection before all was done", common, after);
+        } else if connecting && over(Some(self.begun), CONNECT_US_MAX) {
+            self.fail("the peer cannot be reached over any rail", common, after);
+        } else if !connecting && over(self.down_since, GONE_US) {
+            self.fail("no path to the peer is left", common, after);
+        }
+        true
+    }
+
+    /// True if [`tick`](Connection::tick) has something to watch.
+    pub fn needs_ticks(&self) -> bool {
+        let core = match &self.core {
+            Core::Send(s) => s.has_held() || s.has_unsent(),
+            Core::Receive(r) => r.has_unconfirmed(),
+        };
+        let connecting = self.shared.status() == Status::Connecting;
+        let watched = self.closing.is_some() || self.bye_since.is_some() || self.down_since.is_some();
+        core || connecting || watched || self.dialer.as_ref().is_some_and(|d| d.is_waiting())
+    }
+
+    /// The connection is over: all sockets go.
+    pub fn drop_all(&mut self, rails: &View<'_, impl Cells>, after: &mut After) {
+        (0..PATHS_MAX).for_each(|path| self.drop_path(path, rails, after));
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rails(list: &[&str]) -> Vec<RailAddress> {
+        list.iter().map(|a| RailAddress { ip: a.parse().unwrap(), prefix: 24, port: 1 }).collect()
+    }
+
+    fn paired(local: &[&str], remote: &[&str], home: usize) -> Vec<(usize, usize)> {
+        pairs(&rails(local), &rails(remote), home).iter().map(|p| (p.local, p.remote)).collect()
+    }
+
+    #[test]
+    fn rails_are_paired_by_subnet_then_by_number() {
+        assert_eq!(paired(&["10.1.0.1", "10.2.0.1"], &["10.2.0.2", "10.1.0.2"], 0), [(0, 1), (1, 0)]);
+        assert_eq!(paired(&["10.1.0.1", "10.1.0.2"], &["10.1.0.3", "10.1.0.4"], 0), [(0, 0), (1, 1)]);
+        assert_eq!(paired(&["10.1.0.1", "10.2.0.1"], &["10.3.0.2", "10.4.0.2"], 0), [(0, 0), (1, 1)], "routed");
+        assert_eq!(paired(&["10.1.0.1", "10.1.0.2"], &["10.1.0.3"], 0), [(0, 0), (1, 0)]);
+        assert_eq!(paired(&["10.1.0.1"], &["10.9.0.3", "10.1.0.4"], 0), [(0, 1)]);
+        assert_eq!(paired(&["10.1.0.1"], &["fd00::1"], 0), []);
+        let many: Vec<String> = (0..12).map(|i| format!("10.{i}.0.1")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(paired(&many, &many, 10).contains(&(10, 10)) && paired(&many, &many, 10).len() == PATHS_MAX);
+    }
+}

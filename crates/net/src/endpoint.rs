@@ -1,0 +1,391 @@
+//! What a program uses: listen, connect, accept, send, receive, close. No call blocks, but `close` until the I/O thread has let go of the buffers.
+
+use crate::buffer::Buffer;
+use crate::handle::{HANDLE_BYTES, Handle, SECRET_BYTES, STATE_AT};
+use crate::io::Io;
+use crate::limits::{ANNOUNCED_MAX, CHUNK_BYTES_DEFAULT, GROUPED_MAX, RAILS_MAX, SENDS_MAX};
+use crate::request::Request;
+use crate::sender::RequestId;
+use crate::share::Boards;
+use crate::shared::{Clock, Common, Counts, Job, Listening, Post, Shared, Status, Thread, lock};
+use crate::sockets::Listener;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Receive groups that a connection has at once.
+pub(crate) const RECEIVES_MAX: usize = ANNOUNCED_MAX;
+/// Connections that are being set up at once.
+const PENDING_MAX: usize = 65_536;
+/// Time that `close` waits for the I/O thread, which never blocks.
+const DETACH_TIME_MAX: Duration = Duration::from_secs(10);
+/// I/O threads of a process at most.
+pub const THREADS_MAX: usize = 8;
+
+/// A NIC.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rail {
+    pub name: String,
+    pub ip: IpAddr,
+    /// Bits of the subnet.
+    pub prefix: u8,
+    /// Bytes per second; 0 if unknown.
+    pub rate: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// At least one and at most [`RAILS_MAX`].
+    pub rails: Vec<Rail>,
+    /// Shared by the processes of a job; may be empty.
+    pub token: Vec<u8>,
+    /// Size of chunks, bytes.
+    pub chunk: u32,
+    /// I/O threads.
+    pub threads: usize,
+    /// Whether the processes of this host share a board.
+    pub share: bool,
+    /// Takes lines for the program's log. Called on I/O threads.
+    pub log: fn(&str),
+    /// Called to start a thread.
+    pub spawn: fn(Box<dyn FnOnce() + Send>) -> io::Result<()>,
+}
+
+fn spawn(f: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    std::thread::Builder::new().name("linkwise-net".into()).spawn(f).map(drop)
+}
+
+impl Settings {
+    /// Defaults for these rails.
+    pub fn new(rails: Vec<Rail>) -> Self {
+        let threads = rails.len().div_ceil(2).clamp(1, 2);
+        Settings { rails, token: Vec::new(), chunk: CHUNK_BYTES_DEFAULT, threads, share: true, log: |_| {}, spawn }
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NetError {
+    /// The handle is not one of ours.
+    Handle(&'static str),
+    /// The connection has failed.
+    Remote(String),
+    /// More than this process may have.
+    Limit,
+    /// This process was forked from the one that owns the connection.
+    Forked,
+}
+
+impl std::fmt::Display for NetError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NetError::Handle(why) => write!(f, "{why}"),
+            NetError::Remote(why) => write!(f, "{why}"),
+            NetError::Limit => write!(f, "too many connections are being set up"),
+            NetError::Forked => write!(f, "a forked process cannot use its parent's connections"),
+        }
+    }
+}
+
+impl std::error::Error for NetError {}
+
+/// The process's end of the network.
+#[derive(Debug)]
+pub struct Endpoint {
+    common: Arc<Common>,
+    pending: Mutex<HashMap<u64, Arc<Shared>>>,
+}
+
+fn random() -> io::Result<u64> {
+    let nonce = wire::auth::nonce()?;
+    Ok(nonce.first_chunk().map_or(1, |b| u64::from_ne_bytes(*b)).max(1))
+}
+
+/// The same on all processes that see the same rails.
+fn host_id(rails: &[Rail]) -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    wire::bytes::hash(format!("{boot} {}", rails_text(rails)).as_bytes())
+}
+
+fn rails_text(rails: &[Rail]) -> String {
+    rails.iter().map(|r| format!("{} {};", r.name, r.ip)).collect()
+}
+
+impl Endpoint {
+    /// Listens on every rail and starts the I/O threads.
+    ///
+    /// # Errors
+    /// A rail's address cannot be bound, or the system has no descriptors or threads left.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        if settings.rails.is_empty() || settings.rails.len() > RAILS_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the number of rails must be 1 to 16"));
+        }
+        let listeners =
+            settings.rails.iter().map(|r| Listener::bind(r.ip, r.prefix)).collect::<io::Result<Vec<_>>>()?;
+        let addresses = listeners.iter().map(|l| l.address).collect();
+        let clock = Clock::new();
+        let mut nominal = [0; RAILS_MAX];
+        nominal.iter_mut().zip(&settings.rails).for_each(|(n, r)| *n = r.rate);
+        let host = host_id(&settings.rails);
+        let name = settings.share.then(|| format!("linkwise-net-{}-{host:x}", rustix::process::geteuid().as_raw()));
+        let board = Boards::open(name.as_deref(), random()?, nominal, clock.now());
+        let board = board.ok_or_else(|| io::Error::other("no board"))?;
+        if settings.share && !board.is_shared {
+            (settings.log)("the processes of this host do not share the load of its rails: each counts its own");
+        }
+        let count = settings.threads.clamp(1, THREADS_MAX);
+        let threads = (0..count).map(|_| Thread::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+        let common = Arc::new(Common {
+            settings,
+            clock,
+            threads,
+            listeners: Mutex::default(),
+            addresses,
+            counts: Counts::default(),
+            host,
+            next_key: AtomicU64::new(1),
+            board,
+            lingering: AtomicU64::new(0),
+            process: std::process::id(),
+            lost_logged: Default::default(),
+        });
+        let mut listeners = Some(listeners);
+        for (i, thread) in common.threads.iter().enumerate() {
+            let own = listeners.take().unwrap_or_default();
+            let io = Io::new(common.clone(), thread.clone(), own, i == 0)?;
+            let common = common.clone();
+            (common.settings.spawn)(Box::new({
+                let common = common.clone();
+                move || {
+                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| io.run())).is_err() {
+                        common.log("an I/O thread has panicked: its connections do not move any more");
+                    }
+                }
+            }))?;
+        }
+        Ok(Endpoint { common, pending: Mutex::default() })
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.common.counts
+    }
+
+    /// True if the processes of this host share a board.
+    pub fn shares_board(&self) -> bool {
+        self.common.board.is_shared
+    }
+
+    fn is_forked(&self) -> bool {
+        std::process::id() != self.common.process
+    }
+
+    fn secret(&self, secret: &[u8]) -> Vec<u8> {
+        [&self.common.settings.token[..], secret].concat()
+    }
+
+    /// Makes a listener for the device of a rail.
+    ///
+    /// # Errors
+    /// In a forked process, and without random numbers.
+    pub fn listen(&self, rail: usize) -> Result<(Listen, [u8; HANDLE_BYTES]), NetError> {
+        if self.is_forked() {
+            return Err(NetError::Forked);
+        }
+        let nonce = wire::auth::nonce().map_err(|e| NetError::Remote(e.to_string()))?;
+        let (mut secret, mut id) = ([0; SECRET_BYTES], [0; 8]);
+        secret.iter_mut().chain(&mut id).zip(nonce).for_each(|(to, b)| *to = b);
+        let listener = u64::from_ne_bytes(id);
+        let rails = self.common.addresses.len() as u8;
+        let handle = Handle {
+            listener,
+            secret,
+            host: self.common.host,
+            rail: rail.min(usize::from(rails) - 1) as u8,
+            rails,
+            addresses: self.common.addresses.clone(),
+        };
+        let listening = Listening {
+            secret: self.secret(&secret),
+            open: true,
+            ready: VecDeque::new(),
+            known: HashMap::new(),
+            over: VecDeque::new(),
+        };
+        lock(&self.common.listeners).insert(listener, listening);
+        Ok((Listen { common: self.common.clone(), id: listener }, handle.write()))
+    }
+
+    /// Connects to a handle. `None`: not yet, call again with the same bytes.
+    ///
+    /// # Errors
+    /// The handle is wrong, or no rail reaches the peer.
+    pub fn connect(&self, rail: usize, bytes: &mut [u8; HANDLE_BYTES]) -> Result<Option<SendEnd>, NetError> {
+        if self.is_forked() {
+            return Err(NetError::Forked);
+        }
+        let mut state = [0; 8];
+        state.iter_mut().zip(bytes.iter().skip(STATE_AT)).for_each(|(to, b)| *to = *b);
+        let mut pending = lock(&self.pending);
+        let key = u64::from_le_bytes(state);
+        if let Some(shared) = pending.get(&key).cloned() {
+            return match shared.status() {
+                Status::Connecting => Ok(None),
+                Status::Ready => {
+                    pending.remove(&key);
+                    Ok(Some(SendEnd { common: self.common.clone(), shared }))
+                }
+                Status::Failed => {
+                    pending.remove(&key);
+                    shared.thread.hand_over(Job::Close(shared.key));
+                    Err(NetError::Remote(lock(&shared.reason).clone()))
+                }
+            };
+        }
+        let handle = Handle::read(bytes).map_err(|e| NetError::Handle(e.0))?;
+        if pending.len() >= PENDING_MAX {
+            return Err(NetError::Limit);
+        }
+        let thread = self.common.thread().ok_or(NetError::Limit)?;
+        thread.connections.fetch_add(1, Ordering::Relaxed);
+        let key = random().map_err(|e| NetError::Remote(e.to_string()))?;
+        let shared = Arc::new(Shared::new(self.common.key(), SENDS_MAX, thread, Status::Connecting));
+        let secret = self.secret(&handle.secret);
+        shared.thread.hand_over(Job::Connect { shared: shared.clone(), handle, secret, connection: key, home: rail });
+        pending.insert(key, shared);
+        bytes.iter_mut().skip(STATE_AT).zip(key.to_le_bytes()).for_each(|(to, b)| *to = b);
+        Ok(None)
+    }
+
+    /// Waits until closed connections have sent their last bytes, at most `limit`.
+    pub fn drain(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        while !self.is_forked() && self.common.lingering.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if !self.is_forked() {
+            for t in &self.common.threads {
+                t.stop.store(true, Ordering::SeqCst);
+                t.wake();
+            }
+            self.common.board.host.leave();
+        }
+    }
+}
+
+/// A listener.
+#[derive(Debug)]
+pub struct Listen {
+    common: Arc<Common>,
+    id: u64,
+}
+
+impl Listen {
+    /// The next connection; `None`: not yet.
+    pub fn accept(&self) -> Option<ReceiveEnd> {
+        let mut listeners = lock(&self.common.listeners);
+        let ready = &mut listeners.get_mut(&self.id)?.ready;
+        let at = ready.iter().position(|s| s.status() != Status::Connecting)?;
+        let shared = ready.remove(at)?;
+        Some(ReceiveEnd { common: self.common.clone(), shared })
+    }
+}
+
+impl Drop for Listen {
+    fn drop(&mut self) {
+        if std::process::id() != self.common.process {
+            return;
+        }
+        let mut listeners = lock(&self.common.listeners);
+        let Some(l) = listeners.get_mut(&self.id) else { return };
+        l.open = false;
+        let unused: Vec<_> = l.ready.drain(..).collect();
+        if l.known.is_empty() {
+            listeners.remove(&self.id);
+        }
+        drop(listeners);
+        unused.into_iter().for_each(|s| s.thread.hand_over(Job::Close(s.key)));
+    }
+}
+
+fn close(common: &Common, shared: &Shared) {
+    if std::process::id() != common.process {
+        return;
+    }
+    shared.thread.hand_over(Job::Close(shared.key));
+    if !shared.wait_detached(DETACH_TIME_MAX) {
+        common.log("a connection's I/O thread does not answer");
+    }
+}
+
+/// The sending end of a connection. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct SendEnd {
+    common: Arc<Common>,
+    shared: Arc<Shared>,
+}
+
+impl SendEnd {
+    /// Begins a send. `None`: not now, call again. On a connection that has failed, the request fails.
+    ///
+    /// # Errors
+    /// The connection has failed, and no request is free to say so.
+    pub fn send(&self, buffer: Buffer, tag: i32) -> Result<Option<RequestId>, NetError> {
+        let Some(request) = self.shared.pool.take(1) else { return self.shared.no_request() };
+        self.shared.post(Post::Send { request, buffer, tag });
+        Ok(Some(request))
+    }
+
+    pub fn request(&self, id: RequestId) -> Option<&Request> {
+        self.shared.pool.get(id)
+    }
+}
+
+impl Drop for SendEnd {
+    fn drop(&mut self) {
+        close(&self.common, &self.shared);
+    }
+}
+
+/// The receiving end of a connection. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct ReceiveEnd {
+    common: Arc<Common>,
+    shared: Arc<Shared>,
+}
+
+impl ReceiveEnd {
+    /// Posts a group of at most [`GROUPED_MAX`] receives. `None`: not now, call again. On a connection that has failed, the request fails.
+    ///
+    /// # Errors
+    /// There is no receive or too many; or the connection has failed, and no request is free to say so.
+    pub fn receive(&self, list: &[(Buffer, i32)]) -> Result<Option<RequestId>, NetError> {
+        if list.is_empty() || list.len() > GROUPED_MAX {
+            return Err(NetError::Handle("a group has 1 to 8 receives"));
+        }
+        let Some(request) = self.shared.pool.take(list.len()) else { return self.shared.no_request() };
+        let (mut buffers, mut tags) = ([None; GROUPED_MAX], [0; GROUPED_MAX]);
+        for ((to, tag), (b, t)) in buffers.iter_mut().zip(&mut tags).zip(list) {
+            (*to, *tag) = (Some(*b), *t);
+        }
+        self.shared.post(Post::Receive { request, count: list.len(), buffers, tags });
+        Ok(Some(request))
+    }
+
+    pub fn request(&self, id: RequestId) -> Option<&Request> {
+        self.shared.pool.get(id)
+    }
+}
+
+impl Drop for ReceiveEnd {
+    fn drop(&mut self) {
+        close(&self.common, &self.shared);
+    }
+}

@@ -1,0 +1,189 @@
+//! The first bytes on a path: both sides prove that they know the listener's secret and the job's token ([`wire::auth`]).
+//!
+//! ```text
+//!  connects  Call: magic, listener, nonce ─────────────────► accepts
+//!            ◄──────────── Answer: magic, nonce, proof
+//!            Hello: proof, connection, path, rails, tag ───►
+//!            ◄──────────── Welcome: status, addresses, tag
+//! ```
+//!
+//! All four have fixed lengths. Frames follow. The frames carry no tags: they are protected from a stranger that cannot take over a TCP connection,
+//! as with NCCL's own socket transport.
+
+use crate::handle::RailAddress;
+use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, PATHS_MAX, RAILS_MAX};
+use wire::auth::{self, NONCE_BYTES, Nonce, PROOF_BYTES, Role, Seal, TAG_BYTES};
+use wire::{Malformed, Reader, Writer};
+
+const MAGIC: &[u8; 8] = b"lnkwnet1";
+pub const CALL_BYTES: usize = 8 + 8 + NONCE_BYTES;
+pub const ANSWER_BYTES: usize = 8 + NONCE_BYTES + PROOF_BYTES;
+const HELLO_BODY_BYTES: usize = 24;
+pub const HELLO_BYTES: usize = PROOF_BYTES + HELLO_BODY_BYTES + TAG_BYTES;
+const WELCOME_BODY_BYTES: usize = 4 + RAILS_MAX * 20;
+pub const WELCOME_BYTES: usize = WELCOME_BODY_BYTES + TAG_BYTES;
+
+/// The path that a socket becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// Random number of the connection.
+    pub connection: u64,
+    pub path: u8,
+    /// Size of chunks, bytes.
+    pub chunk: u32,
+    /// The rail of the accepting host that this path ends at.
+    pub rail: u8,
+}
+
+/// What the accepting side says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Welcome {
+    /// Its rails.
+    Accepted(Vec<RailAddress>),
+    /// The listener is closed and the connection unknown.
+    Refused,
+}
+
+pub fn call(listener: u64, nonce: &Nonce) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.raw(MAGIC).u64(listener).raw(nonce);
+    w.0
+}
+
+/// The listener and the nonce.
+///
+/// # Errors
+/// The bytes are no call.
+pub fn read_call(bytes: &[u8]) -> Result<(u64, Nonce), Malformed> {
+    let mut r = Reader::new(bytes);
+    if r.take(8)? != MAGIC {
+        return Err(Malformed("the peer does not speak this version of linkwise's protocol"));
+    }
+    Ok((r.u64()?, nonce(&mut r)?))
+}
+
+fn nonce(r: &mut Reader<'_>) -> Result<Nonce, Malformed> {
+    r.take(NONCE_BYTES)?.try_into().map_err(|_| Malformed("no nonce"))
+}
+
+pub fn answer(key: &[u8], a: &Nonce, b: &Nonce) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.raw(MAGIC).raw(b).raw(&auth::proof(key, Role::Accepts, a, b));
+    w.0
+}
+
+/// The other side's nonce, if its proof holds.
+///
+/// # Errors
+/// The bytes are no answer, or the proof is wrong.
+pub fn read_answer(bytes: &[u8], key: &[u8], a: &Nonce) -> Result<Nonce, Malformed> {
+    let mut r = Reader::new(bytes);
+    if r.take(8)? != MAGIC {
+        return Err(Malformed("the peer does not speak this version of linkwise's protocol"));
+    }
+    let b = nonce(&mut r)?;
+    if auth::is_proof(r.take(PROOF_BYTES)?, key, Role::Accepts, a, &b) { Ok(b) } else { Err(Malformed("wrong token")) }
+}
+
+pub fn hello(key: &[u8], a: &Nonce, b: &Nonce, h: &Hello) -> Vec<u8> {
+    let mut body = Writer::default();
+    body.u64(h.connection).u8(h.path).u8(h.rail).u16(0).u32(h.chunk).u64(0);
+    let mut w = Writer::default();
+    w.raw(&auth::proof(key, Role::Connects, a, b)).raw(&body.0);
+    w.raw(&Seal::new(key, Role::Connects, a, b).tag(&body.0));
+    w.0
+}
+
+/// # Errors
+/// The bytes are no hello, or prove nothing.
+pub fn read_hello(bytes: &[u8], key: &[u8], a: &Nonce, b: &Nonce) -> Result<Hello, Malformed> {
+    let mut r = Reader::new(bytes);
+    if !auth::is_proof(r.take(PROOF_BYTES)?, key, Role::Connects, a, b) {
+        return Err(Malformed("wrong token"));
+    }
+    let body = Seal::new(key, Role::Accepts, a, b).open(r.rest()).ok_or(Malformed("a hello was changed"))?;
+    let mut r = Reader::new(body);
+    let (connection, path, rail, _, chunk) = (r.u64()?, r.u8()?, r.u8()?, r.u16()?, r.u32()?);
+    r.u64()?;
+    r.end()?;
+    if usize::from(path) >= PATHS_MAX || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {
+        return Err(Malformed("a path is out of range"));
+    }
+    Ok(Hello { connection, path, chunk, rail })
+}
+
+pub fn welcome(key: &[u8], a: &Nonce, b: &Nonce, w: &Welcome) -> Vec<u8> {
+    let mut body = Writer::default();
+    match w {
+        Welcome::Refused => {
+            body.u8(1);
+        }
+        Welcome::Accepted(rails) => {
+            body.u8(0).u8(rails.len().min(RAILS_MAX) as u8);
+            rails.iter().take(RAILS_MAX).for_each(|a| a.write(&mut body));
+        }
+    }
+    body.0.resize(WELCOME_BODY_BYTES, 0);
+    let tag = Seal::new(key, Role::Accepts, a, b).tag(&body.0);
+    body.raw(&tag);
+    body.0
+}
+
+/// # Errors
+/// The bytes are no welcome, or prove nothing.
+pub fn read_welcome(bytes: &[u8], key: &[u8], a: &Nonce, b: &Nonce) -> Result<Welcome, Malformed> {
+    let body = Seal::new(key, Role::Connects, a, b).open(bytes).ok_or(Malformed("a welcome was changed"))?;
+    let mut r = Reader::new(body);
+    if r.u8()? != 0 {
+        return Ok(Welcome::Refused);
+    }
+    let n = r.u8()?;
+    if usize::from(n) > RAILS_MAX {
+        return Err(Malformed("too many rails"));
+    }
+    Ok(Welcome::Accepted((0..n).map(|_| RailAddress::read(&mut r)).collect::<Result<_, _>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exchange(connects: &[u8], accepts: &[u8]) -> Result<(Hello, Welcome), Malformed> {
+        let (a, b) = (auth::nonce().unwrap(), auth::nonce().unwrap());
+        let (listener, a_read) = read_call(&call(7, &a))?;
+        assert_eq!((listener, a_read), (7, a));
+        let b_read = read_answer(&answer(accepts, &a, &b), connects, &a)?;
+        assert_eq!(b_read, b);
+        let said = Hello { connection: 9, path: 3, chunk: 65536, rail: 2 };
+        let hello = read_hello(&hello(connects, &a, &b, &said), accepts, &a, &b)?;
+        let rails = vec![RailAddress { ip: "10.0.0.1".parse().unwrap(), prefix: 24, port: 5 }; 16];
+        Ok((hello, read_welcome(&welcome(accepts, &a, &b, &Welcome::Accepted(rails)), connects, &a, &b)?))
+    }
+
+    #[test]
+    fn sides_with_one_key_understand_each_other_and_others_learn_nothing() {
+        let (hello, welcome) = exchange(b"k", b"k").unwrap();
+        assert_eq!(hello, Hello { connection: 9, path: 3, chunk: 65536, rail: 2 });
+        assert!(matches!(welcome, Welcome::Accepted(rails) if rails.len() == 16));
+        assert_eq!(exchange(b"k", b"j"), Err(Malformed("wrong token")));
+    }
+
+    #[test]
+    fn a_changed_hello_or_welcome_is_refused() {
+        let (a, b) = (auth::nonce().unwrap(), auth::nonce().unwrap());
+        let said = hello(b"k", &a, &b, &Hello { connection: 9, path: 3, chunk: 65536, rail: 2 });
+        let back = welcome(b"k", &a, &b, &Welcome::Refused);
+        assert_eq!((said.len(), back.len()), (HELLO_BYTES, WELCOME_BYTES));
+        assert_eq!((call(1, &a).len(), answer(b"k", &a, &b).len()), (CALL_BYTES, ANSWER_BYTES));
+        for i in 0..said.len() {
+            let mut bad = said.clone();
+            bad[i] ^= 4;
+            assert!(read_hello(&bad, b"k", &a, &b).is_err(), "byte {i}");
+        }
+        for i in 0..back.len() {
+            let mut bad = back.clone();
+            bad[i] ^= 4;
+            assert!(read_welcome(&bad, b"k", &a, &b).is_err(), "byte {i}");
+        }
+    }
+}

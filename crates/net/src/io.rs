@@ -1,0 +1,597 @@
+//! The I/O threads. Each owns connections; the first also listens. A thread waits for events (epoll) and for the mailbox of [`Thread`].
+
+use crate::connection::{After, Connection, Core, Dialer, NewPath};
+use crate::greeting::{self, ANSWER_BYTES, CALL_BYTES, HELLO_BYTES, Hello, WELCOME_BYTES, Welcome};
+use crate::limits::{PATHS_MAX, RAILS_MAX};
+use crate::rails::View;
+use crate::receiver::Receiver;
+use crate::sender::{Micros, Sender};
+use crate::share::BoardWords;
+use crate::shared::{Common, Job, Known, OVER_MAX, Shared, Status, Thread, lock};
+use crate::sockets::{Listener, Socket};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wire::auth::{self, Nonce};
+
+/// Greetings of strangers under way on the listening thread.
+const STRANGERS_MAX: usize = 512;
+/// Time limit of a greeting that a peer began, and of one that this side began.
+const STRANGER_US: Micros = 5_000_000;
+const DIAL_US_MAX: Micros = 2_000_000;
+/// Interval of ticks while there is something to watch, and otherwise.
+const TICK_US: Micros = 20_000;
+const IDLE_US: Micros = 10_000_000;
+/// Interval at which chunks that wait for a rail are looked at: other processes may have freed it.
+const HUNGRY_US: Micros = 1_000;
+const EVENTS_MAX: usize = 256;
+
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    Mailbox,
+    Board,
+    Listener(usize),
+    Greeting,
+    Path { connection: u64, path: usize },
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// This side dials: waits for the connection, the answer, the welcome.
+    Dialling,
+    Called,
+    Introduced {
+        b: Nonce,
+    },
+    /// The peer dials.
+    Accepted,
+    Challenged {
+        listener: u64,
+        a: Nonce,
+        b: Nonce,
+    },
+}
+
+/// A socket whose peer has not proved anything yet.
+#[derive(Debug)]
+struct Greeting {
+    socket: Socket,
+    stage: Stage,
+    nonce: Nonce,
+    /// For a side that dials: its connection and path.
+    dials: Option<(u64, usize)>,
+    /// For a side that accepts: the rail.
+    rail: usize,
+    got: Vec<u8>,
+    need: usize,
+    until: Micros,
+}
+
+pub(crate) struct Io {
+    common: Arc<Common>,
+    thread: Arc<Thread>,
+    epoll: OwnedFd,
+    listeners: Vec<Listener>,
+    serves_board: bool,
+    targets: HashMap<u64, Target>,
+    connections: HashMap<u64, Connection>,
+    greetings: HashMap<u64, Greeting>,
+    hungry: Vec<u64>,
+    host_others: [u64; RAILS_MAX],
+    near_others: [u64; RAILS_MAX],
+    counted: Micros,
+    ticked: Micros,
+    watching: bool,
+}
+
+impl Io {
+    pub fn new(common: Arc<Common>, thread: Arc<Thread>, listeners: Vec<Listener>, first: bool) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let mut io = Io {
+            common,
+            thread,
+            epoll,
+            listeners,
+            serves_board: first,
+            targets: HashMap::new(),
+            connections: HashMap::new(),
+            greetings: HashMap::new(),
+            hungry: Vec::new(),
+            host_others: [0; RAILS_MAX],
+            near_others: [0; RAILS_MAX],
+            counted: 0,
+            ticked: 0,
+            watching: true,
+        };
+        let key = io.target(Target::Mailbox);
+        epoll::add(&io.epoll, io.thread.event(), EventData::new_u64(key), EventFlags::IN)?;
+        for i in 0..io.listeners.len() {
+            let key = io.target(Target::Listener(i));
+            if let Some(l) = io.listeners.get(i) {
+                epoll::add(&io.epoll, l, EventData::new_u64(key), EventFlags::IN)?;
+            }
+        }
+        io.watch_board();
+        Ok(io)
+    }
+
+    fn target(&mut self, target: Target) -> u64 {
+        let key = self.common.key();
+        self.targets.insert(key, target);
+        key
+    }
+
+    fn watch_board(&mut self) {
+        if self.serves_board {
+            let key = self.target(Target::Board);
+            let (common, epoll) = (self.common.clone(), &self.epoll);
+            common.board.waits_for(|fd| _ = epoll::add(epoll, fd, EventData::new_u64(key), EventFlags::IN));
+        }
+    }
+
+    /// Runs until the process's last connection is closed and `stop` is set.
+    pub fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        let mut jobs = Vec::new();
+        while !self.thread.stop.load(Ordering::Acquire) {
+            self.thread.take_jobs(&mut jobs);
+            let now = self.common.clock.now();
+            self.count(now);
+            for job in jobs.drain(..) {
+                self.work(job, now);
+            }
+            self.feed(now);
+            if now >= self.ticked + TICK_US && self.watching || now >= self.ticked + IDLE_US {
+                self.tick(now);
+            }
+            let wait = if !self.hungry.is_empty() {
+                HUNGRY_US
+            } else if self.watching {
+                (self.ticked + TICK_US).saturating_sub(now).max(1_000)
+            } else {
+                IDLE_US
+            };
+            let wait = if self.thread.falls_asleep() { wait } else { 0 };
+            let time = Timespec { tv_sec: (wait / 1_000_000) as i64, tv_nsec: (wait % 1_000_000 * 1_000) as i64 };
+            events.clear();
+            let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&time));
+            self.thread.wakes_up();
+            let now = self.common.clock.now();
+            self.count(now);
+            for e in &events {
+                self.event(e.data.u64(), e.flags, now);
+            }
+        }
+    }
+
+    /// Counts the other processes' bytes anew if a millisecond has passed.
+    fn count(&mut self, now: Micros) {
+        if now >= self.counted + HUNGRY_US {
+            self.counted = now;
+            self.host_others = self.common.board.host.tick(now);
+            self.near_others = self.common.board.near.tick(now);
+        }
+    }
+
+    /// Calls `f` with a connection and the rails that it loads, then does what it left to do.
+    fn with<R>(
+        &mut self,
+        key: u64,
+        f: impl FnOnce(&mut Connection, &View<'_, BoardWords>, &Common, &mut After) -> R,
+    ) -> Option<R> {
+        let connection = self.connections.get_mut(&key)?;
+        let (board, others) = if connection.near {
+            (&self.common.board.near, &self.near_others)
+        } else {
+            (&self.common.board.host, &self.host_others)
+        };
+        let mut after = After::default();
+        let result = f(connection, &View { board, others }, &self.common, &mut after);
+        for path in after.dropped {
+            let _ = epoll::delete(&self.epoll, &path.socket);
+            self.targets.remove(&path.key);
+        }
+        for path in after.changed {
+            if let Some(Some(p)) = connection.paths.get(path) {
+                let flags = if p.wants_room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+                let _ = epoll::modify(&self.epoll, &p.socket, EventData::new_u64(p.key), flags);
+            }
+        }
+        Some(result)
+    }
+
+    fn event(&mut self, key: u64, flags: EventFlags, now: Micros) {
+        match self.targets.get(&key).copied() {
+            None => {}
+            Some(Target::Mailbox) => self.thread.clear_event(),
+            Some(Target::Board) if self.common.board.on_event() => {
+                self.targets.remove(&key);
+                self.watch_board();
+            }
+            Some(Target::Board) => {}
+            Some(Target::Listener(i)) => self.accept(i, now),
+            Some(Target::Greeting) => self.greet(key, now),
+            Some(Target::Path { connection, path }) => {
+                self.with(connection, |c, rails, common, after| {
+                    if flags.contains(EventFlags::OUT) {
+                        c.write(path, now, rails, after);
+                    }
+                    if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                        c.read(path, now, rails, common, after);
+                    }
+                });
+                self.hungry.push(connection);
+                self.watching = true;
+            }
+        }
+    }
+
+    /// Gives chunks to paths.
+    fn feed(&mut self, now: Micros) {
+        let mut hungry = std::mem::take(&mut self.hungry);
+        hungry.sort_unstable();
+        hungry.dedup();
+        let n = hungry.len().max(1);
+        // Each connection is first in turn.
+        hungry.rotate_left((now / 64) as usize % n);
+        hungry.retain(|key| {
+            self.with(*key, |c, rails, common, after| c.push(now, rails, common, after)).unwrap_or(false)
+        });
+        self.hungry.append(&mut hungry);
+    }
+
+    fn work(&mut self, job: Job, now: Micros) {
+        self.watching = true;
+        match job {
+            Job::Post(key) => {
+                self.with(key, |c, _, common, _| c.take_posts(now, common));
+                self.hungry.push(key);
+            }
+            Job::Connect { shared, handle, secret, connection, home } => {
+                let near = handle.host == self.common.host;
+                let dialer = Dialer::new(&self.common, handle, secret, connection, home);
+                let core = Core::Send(Sender::new(self.common.settings.chunk, dialer.home()));
+                let mut c = Connection::new(shared.clone(), core, now);
+                (c.dialer, c.near) = (Some(dialer), near);
+                self.connections.insert(shared.key, c);
+                self.dial(shared.key, now);
+            }
+            Job::Accept { shared, chunk, connection, listener, near } => {
+                let mut c = Connection::new(shared.clone(), Core::Receive(Receiver::new(chunk)), now);
+                (c.origin, c.near) = (Some((listener, connection)), near);
+                self.connections.insert(shared.key, c);
+            }
+            Job::Suspect(link) => {
+                let keys: Vec<u64> = self.connections.keys().copied().collect();
+                for key in keys {
+                    self.with(key, |c, rails, _, after| c.suspect(link, now, rails, after));
+                    self.hungry.push(key);
+                }
+            }
+            Job::Adopt { key, path, rail, socket } => self.adopt(key, path, rail, socket, now),
+            Job::Close(key) => {
+                if self.with(key, |c, _, common, after| c.close(now, common, after)).is_some() {
+                    self.hungry.push(key);
+                }
+                let dialled = self.greetings.iter().filter(|(_, g)| g.dials.is_some_and(|d| d.0 == key));
+                let dialled: Vec<u64> = dialled.map(|(k, _)| *k).collect();
+                dialled.into_iter().for_each(|k| _ = self.end_greeting(k));
+            }
+        }
+    }
+
+    fn adopt(&mut self, connection: u64, path: usize, rail: usize, socket: Socket, now: Micros) {
+        if self.connections.get(&connection).is_none_or(|c| c.is_closing()) {
+            return;
+        }
+        let key = self.target(Target::Path { connection, path });
+        if epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN).is_err() {
+            self.targets.remove(&key);
+            return;
+        }
+        self.with(connection, |c, rails, _, after| c.attach(NewPath { path, rail, socket, key }, now, rails, after));
+        self.hungry.push(connection);
+    }
+
+    /// Dials the paths of a connection that are due.
+    fn dial(&mut self, key: u64, now: Micros) {
+        let Some(c) = self.connections.get_mut(&key).filter(|c| !c.is_closing()) else { return };
+        let Some(d) = &mut c.dialer else { return };
+        let mut all = Vec::new();
+        for (path, pair) in d.due(now) {
+            let from = self.common.addresses.get(pair.local).map(|a| a.ip);
+            let to = d.remote.get(pair.remote).map(|a| a.socket());
+            let (Some(from), Some(to)) = (from, to) else { continue };
+            match Socket::dial(from, to).and_then(|s| Ok((s, auth::nonce()?))) {
+                Ok((socket, nonce)) => all.push((path, socket, nonce)),
+                Err(_) => d.again(path, now),
+            }
+        }
+        for (path, socket, nonce) in all {
+            let greeting = Greeting {
+                socket,
+                stage: Stage::Dialling,
+                nonce,
+                dials: Some((key, path)),
+                rail: 0,
+                got: Vec::new(),
+                need: 0,
+                until: now + DIAL_US_MAX,
+            };
+            self.begin_greeting(greeting, EventFlags::OUT);
+        }
+    }
+
+    fn begin_greeting(&mut self, greeting: Greeting, flags: EventFlags) {
+        let key = self.target(Target::Greeting);
+        if epoll::add(&self.epoll, &greeting.socket, EventData::new_u64(key), flags).is_ok() {
+            self.greetings.insert(key, greeting);
+        } else {
+            self.targets.remove(&key);
+        }
+    }
+
+    fn accept(&mut self, i: usize, now: Micros) {
+        for _ in 0..64 {
+            let Some(l) = self.listeners.get(i) else { return };
+            let Ok(Some(socket)) = l.accept() else { return };
+            let strangers = self.greetings.values().filter(|g| g.dials.is_none()).count();
+            let Some(nonce) = auth::nonce().ok().filter(|_| strangers < STRANGERS_MAX) else { continue };
+            let greeting = Greeting {
+                socket,
+                stage: Stage::Accepted,
+                nonce,
+                dials: None,
+                rail: i,
+                got: Vec::new(),
+                need: CALL_BYTES,
+                until: now + STRANGER_US,
+            };
+            self.begin_greeting(greeting, EventFlags::IN);
+            self.watching = true;
+        }
+    }
+
+    fn end_greeting(&mut self, key: u64) -> Option<Greeting> {
+        self.targets.remove(&key);
+        let g = self.greetings.remove(&key)?;
+        let _ = epoll::delete(&self.epoll, &g.socket);
+        Some(g)
+    }
+
+    /// A socket of a greeting is ready.
+    fn greet(&mut self, key: u64, now: Micros) {
+        let step = match self.greetings.get_mut(&key) {
+            None => return,
+            Some(g) => g.advance(&self.common, &self.connections),
+        };
+        match step {
+            Ok(Step::Wait) => {}
+            Ok(Step::Read) => {
+                if let Some(g) = self.greetings.get(&key) {
+                    let _ = epoll::modify(&self.epoll, &g.socket, EventData::new_u64(key), EventFlags::IN);
+                }
+            }
+            Ok(Step::Dialled(welcome)) => {
+                let Some(g) = self.end_greeting(key) else { return };
+                let Some((connection, path)) = g.dials else { return };
+                let Some(c) = self.connections.get_mut(&connection) else { return };
+                let Some(d) = &mut c.dialer else { return };
+                let Welcome::Accepted(rails) = welcome else {
+                    self.with(connection, |c, rails, common, after| {
+                        c.fail("the listener of the peer is closed", common, after);
+                        c.lose(path, now, rails, after);
+                    });
+                    return;
+                };
+                d.learn(&self.common.addresses, rails);
+                let rail = d.pairs.get(path).map_or(0, |p| p.local);
+                let established = c.shared.status() == Status::Ready;
+                if established {
+                    self.common.counts.returned_paths.fetch_add(1, Ordering::Relaxed);
+                }
+                self.adopt(connection, path, rail, g.socket, now);
+                self.dial(connection, now);
+            }
+            Ok(Step::Introduced { listener, hello, reply }) => {
+                let Some(g) = self.end_greeting(key) else { return };
+                let (common, rail) = (self.common.clone(), g.rail);
+                if let Some(shared) = introduce(&common, listener, &hello) {
+                    if crate::buffer::send(&g.socket, &reply, &[]).is_ok_and(|n| n == reply.len()) {
+                        let path = usize::from(hello.path);
+                        shared.thread.hand_over(Job::Adopt { key: shared.key, path, rail, socket: g.socket });
+                    }
+                } else if let Some(refusal) = g.refusal(&common) {
+                    let _ = crate::buffer::send(&g.socket, &refusal, &[]);
+                }
+            }
+            Err(_) => self.give_up(key, now),
+        }
+    }
+
+    fn give_up(&mut self, key: u64, now: Micros) {
+        let Some(g) = self.end_greeting(key) else { return };
+        let Some((connection, path)) = g.dials else { return };
+        if let Some(d) = self.connections.get_mut(&connection).and_then(|c| c.dialer.as_mut()) {
+            d.again(path, now);
+        }
+        self.watching = true;
+    }
+
+    fn tick(&mut self, now: Micros) {
+        self.ticked = now;
+        let late: Vec<u64> = self.greetings.iter().filter(|(_, g)| now >= g.until).map(|(k, _)| *k).collect();
+        late.into_iter().for_each(|key| self.give_up(key, now));
+        self.watching = !self.greetings.is_empty();
+        let keys: Vec<u64> = self.connections.iter().filter(|(_, c)| c.needs_ticks()).map(|(k, _)| *k).collect();
+        self.watching |= !keys.is_empty();
+        for key in keys {
+            let lives = self.with(key, |c, rails, common, after| {
+                let lives = c.tick(now, rails, common, after);
+                if lives {
+                    c.flush(now, rails, after);
+                }
+                lives
+            });
+            if lives == Some(false) {
+                self.remove(key);
+            } else {
+                self.dial(key, now);
+                self.hungry.push(key);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: u64) {
+        self.with(key, |c, rails, _, after| c.drop_all(rails, after));
+        let Some(c) = self.connections.remove(&key) else { return };
+        if let Some((listener, connection)) = c.origin {
+            let mut listeners = lock(&self.common.listeners);
+            if let Some(l) = listeners.get_mut(&listener) {
+                l.known.remove(&connection);
+                l.over.push_back(connection);
+                if l.over.len() > OVER_MAX {
+                    l.over.pop_front();
+                }
+                if !l.open && l.known.is_empty() {
+                    listeners.remove(&listener);
+                }
+            }
+        }
+        self.thread.connections.fetch_sub(1, Ordering::Relaxed);
+        self.common.lingering.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The connection of an introduced path; a new one if the listener is open.
+fn introduce(common: &Arc<Common>, listener: u64, hello: &Hello) -> Option<Arc<Shared>> {
+    let mut listeners = lock(&common.listeners);
+    let l = listeners.get_mut(&listener)?;
+    if let Some(known) = l.known.get(&hello.connection) {
+        return Some(known.shared.clone());
+    }
+    if !l.open || usize::from(hello.path) >= PATHS_MAX || l.over.contains(&hello.connection) {
+        return None;
+    }
+    let thread = common.thread()?;
+    thread.connections.fetch_add(1, Ordering::Relaxed);
+    let shared = Arc::new(Shared::new(common.key(), crate::endpoint::RECEIVES_MAX, thread, Status::Connecting));
+    let job = Job::Accept {
+        shared: shared.clone(),
+        chunk: hello.chunk,
+        connection: hello.connection,
+        listener,
+        near: false, // a receiver loads no rail
+    };
+    shared.thread.hand_over(job);
+    l.known.insert(hello.connection, Known { shared: shared.clone() });
+    l.ready.push_back(shared.clone());
+    Some(shared)
+}
+
+enum Step {
+    Wait,
+    /// The side that dials waits for bytes from now on.
+    Read,
+    Dialled(Welcome),
+    Introduced {
+        listener: u64,
+        hello: Hello,
+        reply: Vec<u8>,
+    },
+}
+
+impl Greeting {
+    fn advance(&mut self, common: &Common, connections: &HashMap<u64, Connection>) -> io::Result<Step> {
+        let invalid = |e: wire::Malformed| io::Error::new(ErrorKind::InvalidData, e);
+        let dials = self.dials;
+        let dialer = || {
+            let (key, path) = dials?;
+            let d = connections.get(&key)?.dialer.as_ref()?;
+            Some((d, path))
+        };
+        if let Stage::Dialling = self.stage {
+            if let Some(e) = self.socket.error() {
+                return Err(e);
+            }
+            let (d, _) = dialer().ok_or(ErrorKind::NotFound)?;
+            send_all(&self.socket, &greeting::call(d.handle.listener, &self.nonce))?;
+            (self.stage, self.need) = (Stage::Called, ANSWER_BYTES);
+            return Ok(Step::Read);
+        }
+        if !self.read()? {
+            return Ok(Step::Wait);
+        }
+        let got = std::mem::take(&mut self.got);
+        match &self.stage {
+            Stage::Dialling => Ok(Step::Wait),
+            Stage::Called => {
+                let (d, path) = dialer().ok_or(ErrorKind::NotFound)?;
+                let b = greeting::read_answer(&got, &d.secret, &self.nonce).map_err(invalid)?;
+                let rail = d.pairs.get(path).map_or(0, |p| p.remote) as u8;
+                let hello = Hello { connection: d.connection, path: path as u8, chunk: common.settings.chunk, rail };
+                send_all(&self.socket, &greeting::hello(&d.secret, &self.nonce, &b, &hello))?;
+                (self.stage, self.need) = (Stage::Introduced { b }, WELCOME_BYTES);
+                Ok(Step::Wait)
+            }
+            Stage::Introduced { b } => {
+                let (d, _) = dialer().ok_or(ErrorKind::NotFound)?;
+                let welcome = greeting::read_welcome(&got, &d.secret, &self.nonce, b).map_err(invalid)?;
+                Ok(Step::Dialled(welcome))
+            }
+            Stage::Accepted => {
+                let (listener, a) = greeting::read_call(&got).map_err(invalid)?;
+                let key = secret(common, listener).ok_or(ErrorKind::NotFound)?;
+                let b = self.nonce;
+                send_all(&self.socket, &greeting::answer(&key, &a, &b))?;
+                (self.stage, self.need) = (Stage::Challenged { listener, a, b }, HELLO_BYTES);
+                Ok(Step::Wait)
+            }
+            Stage::Challenged { listener, a, b } => {
+                let key = secret(common, *listener).ok_or(ErrorKind::NotFound)?;
+                let hello = greeting::read_hello(&got, &key, a, b).map_err(invalid)?;
+                let reply = greeting::welcome(&key, a, b, &Welcome::Accepted(common.addresses.clone()));
+                Ok(Step::Introduced { listener: *listener, hello, reply })
+            }
+        }
+    }
+
+    fn refusal(&self, common: &Common) -> Option<Vec<u8>> {
+        let Stage::Challenged { listener, a, b } = &self.stage else { return None };
+        Some(greeting::welcome(&secret(common, *listener)?, a, b, &Welcome::Refused))
+    }
+
+    /// Reads up to `need` bytes and no byte more; true if they are there.
+    fn read(&mut self) -> io::Result<bool> {
+        while self.got.len() < self.need {
+            let before = self.got.len();
+            self.got.resize(self.need, 0);
+            let got = crate::buffer::receive(&self.socket, self.got.get_mut(before..).unwrap_or_default(), &mut []);
+            self.got.truncate(before + *got.as_ref().unwrap_or(&0));
+            match got {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn secret(common: &Common, listener: u64) -> Option<Vec<u8>> {
+    lock(&common.listeners).get(&listener).map(|l| l.secret.clone())
+}
+
+/// Greetings are a few hundred bytes: they fit a new socket's buffer.
+fn send_all(socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+    match crate::buffer::send(socket.as_fd(), bytes, &[])? {
+        n if n == bytes.len() => Ok(()),
+        _ => Err(ErrorKind::WriteZero.into()),
+    }
+}

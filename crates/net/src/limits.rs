@@ -1,0 +1,40 @@
+//! Limits of connections. Each bounds memory, work or time.
+
+/// Maximum number of paths of a connection.
+pub const PATHS_MAX: usize = 8;
+/// Maximum number of rails (NICs) of a host.
+pub const RAILS_MAX: usize = 16;
+/// Maximum number of receives in a group, as in NCCL.
+pub const GROUPED_MAX: usize = 8;
+/// Maximum number of receive groups that a connection announces at once. NCCL keeps at most 32 requests in flight per connection.
+pub const ANNOUNCED_MAX: usize = 64;
+/// Maximum number of sends that wait for a receive or for acknowledgements: 32 requests, each of a group of 8.
+pub const SENDS_MAX: usize = 256;
+/// Maximum number of chunks of a message. Larger messages have larger chunks, so a bitmap needs at most 512 bytes.
+pub const CHUNKS_MAX: u64 = 4096;
+/// Smallest and largest size of a chunk that a peer may ask for, bytes.
+pub const CHUNK_BYTES_MIN: u32 = 4 << 10;
+/// See [`CHUNK_BYTES_MIN`].
+pub const CHUNK_BYTES_MAX: u32 = 4 << 20;
+/// Default size of a chunk, bytes.
+pub const CHUNK_BYTES_DEFAULT: u32 = 64 << 10;
+/// Largest message, bytes: NCCL's own limit on one transfer of a plugin.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 40;
+/// Chunks that a path may hold unacknowledged, at least.
+pub const WINDOW_CHUNKS: u64 = 4;
+/// A path may hold the bytes that its rail moves in this time, if that is more than [`WINDOW_CHUNKS`], microseconds.
+pub const WINDOW_US: u64 = 2_000;
+/// Largest window of a path, bytes.
+pub const WINDOW_BYTES_MAX: u64 = 8 << 20;
+/// Unacknowledged work of a host on one rail, microseconds at the measured rate. More only adds delay.
+pub const RAIL_WORK_US_MAX: u64 = 50_000;
+/// A path without progress for this time, while another path moves, is taken out; microseconds.
+pub const DEAD_US: u64 = 300_000;
+/// A path of a rail that still moves other connections' bytes is taken out after this time; microseconds.
+pub const DEAD_ON_LIVE_RAIL_US: u64 = 3_000_000;
+/// Paths are asked for a sign of life after this time without progress, and at this interval; microseconds.
+pub const PING_US: u64 = 100_000;
+/// First interval after which an announcement that is not confirmed is repeated; doubles up to [`ANNOUNCE_US_MAX`]; microseconds.
+pub const ANNOUNCE_US: u64 = 100_000;
+/// See [`ANNOUNCE_US`].
+pub const ANNOUNCE_US_MAX: u64 = 1_000_000;

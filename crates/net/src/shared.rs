@@ -1,0 +1,330 @@
+//! What the program's threads and the I/O threads share.
+
+use crate::buffer::Buffer;
+use crate::endpoint::NetError;
+use crate::handle::{Handle, RailAddress};
+use crate::limits::GROUPED_MAX;
+use crate::request::Pool;
+use crate::sender::{Micros, RequestId};
+use crate::sockets::Socket;
+use rustix::event::EventfdFlags;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Locks; a thread that panicked leaves data that is still valid.
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// A clock in microseconds that never goes back and is about the same in all processes of a host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    begin: Instant,
+    offset: Micros,
+}
+
+impl Clock {
+    pub fn new() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { begin: Instant::now(), offset: since.as_micros() as u64 }
+    }
+
+    pub fn now(&self) -> Micros {
+        self.offset + self.begin.elapsed().as_micros() as u64
+    }
+}
+
+/// State of a connection as the program sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    Connecting = 0,
+    Ready = 1,
+    Failed = 2,
+}
+
+/// Work that the program hands over.
+#[allow(clippy::large_enum_variant, reason = "one list per connection, of a few hundred entries")]
+#[derive(Debug)]
+pub(crate) enum Post {
+    Send { request: RequestId, buffer: Buffer, tag: i32 },
+    Receive { request: RequestId, count: usize, buffers: [Option<Buffer>; GROUPED_MAX], tags: [i32; GROUPED_MAX] },
+}
+
+/// Counts of one connection or of the process.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Messages sent.
+    pub messages: AtomicU64,
+    /// Chunks that went out again.
+    pub repeated: AtomicU64,
+    /// Chunks that arrived again.
+    pub copies: AtomicU64,
+    /// Paths that were taken out.
+    pub lost_paths: AtomicU64,
+    /// Paths that came back.
+    pub returned_paths: AtomicU64,
+    /// Payload bytes that left on each rail.
+    pub bytes: [AtomicU64; crate::limits::RAILS_MAX],
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub key: u64,
+    pub pool: Pool,
+    pub posts: Mutex<Vec<Post>>,
+    /// The I/O thread has been told of posts.
+    pub queued: AtomicBool,
+    status: AtomicU8,
+    detached: Mutex<bool>,
+    detached_changed: Condvar,
+    pub thread: Arc<Thread>,
+    /// Why it failed, once known.
+    pub reason: Mutex<String>,
+}
+
+impl Shared {
+    pub fn new(key: u64, requests: usize, thread: Arc<Thread>, status: Status) -> Self {
+        Shared {
+            key,
+            pool: Pool::new(requests),
+            posts: Mutex::default(),
+            queued: AtomicBool::new(false),
+            status: AtomicU8::new(status as u8),
+            detached: Mutex::new(false),
+            detached_changed: Condvar::new(),
+            thread,
+            reason: Mutex::default(),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        match self.status.load(Ordering::Acquire) {
+            0 => Status::Connecting,
+            1 => Status::Ready,
+            _ => Status::Failed,
+        }
+    }
+
+    pub fn set_ready(&self) {
+        let _ = self.status.compare_exchange(0, Status::Ready as u8, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Fails the connection and all requests that are not done.
+    pub fn fail(&self, why: &str) {
+        let mut reason = lock(&self.reason);
+        if reason.is_empty() {
+            reason.push_str(why);
+        }
+        drop(reason);
+        self.status.store(Status::Failed as u8, Ordering::Release);
+        self.pool.fail_all();
+    }
+
+    pub fn post(&self, post: Post) {
+        lock(&self.posts).push(post);
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.thread.hand_over(Job::Post(self.key));
+        }
+    }
+
+    /// All requests are in use.
+    pub fn no_request(&self) -> Result<Option<RequestId>, NetError> {
+        match self.status() {
+            Status::Failed => Err(NetError::Remote(lock(&self.reason).clone())),
+            _ => Ok(None),
+        }
+    }
+
+    /// The I/O thread no longer touches any buffer of the program.
+    pub fn set_detached(&self) {
+        *lock(&self.detached) = true;
+        self.detached_changed.notify_all();
+    }
+
+    /// Waits until [`set_detached`](Shared::set_detached), at most `limit`. False: it has not happened.
+    pub fn wait_detached(&self, limit: Duration) -> bool {
+        let guard = lock(&self.detached);
+        let waited = self.detached_changed.wait_timeout_while(guard, limit, |d| !*d);
+        *waited.unwrap_or_else(|e| e.into_inner()).0
+    }
+}
+
+/// Work for an I/O thread.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// The connection has posts.
+    Post(u64),
+    /// A new sending connection.
+    Connect {
+        shared: Arc<Shared>,
+        handle: Handle,
+        secret: Vec<u8>,
+        connection: u64,
+        home: usize,
+    },
+    /// A new receiving connection.
+    Accept {
+        shared: Arc<Shared>,
+        chunk: u32,
+        connection: u64,
+        listener: u64,
+        near: bool,
+    },
+    /// A path of a receiving connection.
+    Adopt {
+        key: u64,
+        path: usize,
+        rail: usize,
+        socket: Socket,
+    },
+    Close(u64),
+    /// A path does not move: other connections on the same pair of rails need not find out by themselves.
+    Suspect(Link),
+}
+
+/// A pair of rails between this host and another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub host: u64,
+    pub local: usize,
+    pub remote: usize,
+}
+
+/// The mailbox of an I/O thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    jobs: Mutex<Vec<Job>>,
+    /// True while the thread waits for events: only then a wake-up costs a system call.
+    asleep: AtomicBool,
+    event: OwnedFd,
+    /// Connections that live on the thread.
+    pub connections: AtomicU64,
+    pub stop: AtomicBool,
+}
+
+impl Thread {
+    pub fn new() -> io::Result<Self> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Thread {
+            jobs: Mutex::default(),
+            asleep: AtomicBool::new(false),
+            event,
+            connections: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    pub fn hand_over(&self, job: Job) {
+        lock(&self.jobs).push(job);
+        self.wake();
+    }
+
+    pub fn wake(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Announces that the thread is about to wait; false if there is work.
+    pub fn falls_asleep(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        let idle = lock(&self.jobs).is_empty() && !self.stop.load(Ordering::SeqCst);
+        if !idle {
+            self.asleep.store(false, Ordering::SeqCst);
+        }
+        idle
+    }
+
+    pub fn wakes_up(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    pub fn clear_event(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+    }
+
+    pub fn take_jobs(&self, into: &mut Vec<Job>) {
+        std::mem::swap(&mut *lock(&self.jobs), into);
+    }
+}
+
+/// A receiving connection that the listening side knows.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub shared: Arc<Shared>,
+}
+
+/// A listener's state in the process.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub secret: Vec<u8>,
+    /// False once closed: known connections may still add paths.
+    pub open: bool,
+    /// Connections with a path that the program has not accepted yet.
+    pub ready: std::collections::VecDeque<Arc<Shared>>,
+    pub known: std::collections::HashMap<u64, Known>,
+    /// Connections that are over, the last [`OVER_MAX`]: a late path of one must not begin it anew.
+    pub over: std::collections::VecDeque<u64>,
+}
+
+/// See [`Listening::over`].
+pub(crate) const OVER_MAX: usize = 4096;
+
+/// Everything that threads of the process share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub settings: crate::endpoint::Settings,
+    pub clock: Clock,
+    pub threads: Vec<Arc<Thread>>,
+    pub listeners: Mutex<std::collections::HashMap<u64, Listening>>,
+    /// Where this process listens, one address per rail.
+    pub addresses: Vec<RailAddress>,
+    pub counts: Counts,
+    /// The same on all processes of the host.
+    pub host: u64,
+    pub next_key: AtomicU64,
+    pub board: crate::share::Boards,
+    /// Closed connections whose last bytes are on their way.
+    pub lingering: AtomicU64,
+    pub process: u32,
+    /// When the loss of each rail was logged.
+    pub lost_logged: [AtomicU64; crate::limits::RAILS_MAX],
+}
+
+/// See [`Common::log_lost`].
+const LOST_LOG_US: Micros = 10_000_000;
+
+impl Common {
+    pub fn key(&self) -> u64 {
+        self.next_key.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The thread with the fewest connections.
+    pub fn thread(&self) -> Option<Arc<Thread>> {
+        self.threads.iter().min_by_key(|t| t.connections.load(Ordering::Relaxed)).cloned()
+    }
+
+    /// Logs that a rail is lost, at most once in [`LOST_LOG_US`] per rail.
+    pub fn log_lost(&self, rail: usize, now: Micros) {
+        let Some(last) = self.lost_logged.get(rail) else { return };
+        if now >= last.load(Ordering::Relaxed) + LOST_LOG_US {
+            last.store(now, Ordering::Relaxed);
+            let name = self.settings.rails.get(rail).map_or("", |r| r.name.as_str());
+            self.log(&format!("rail {rail} ({name}) does not move: its bytes go over other rails until it does"));
+        }
+    }
+
+    pub fn log(&self, line: &str) {
+        (self.settings.log)(line);
+    }
+}
