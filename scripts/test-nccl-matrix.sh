@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the NCCL bench on the newest patch of every minor release from 2.21 to 2.32: every check of crates/nccl-bench/tests/versions.rs
 # for each, those of tests/bytes.rs on the releases on which bytes move, then a table. Wheels come from the configured package index (some 4 GB
-# the first time); about 7 minutes on two cores after that.
+# the first time); some minutes on two cores after that.
 #
 #   scripts/test-nccl-matrix.sh [VERSION...]        default: 2.21 to 2.32
 set -euo pipefail
