@@ -95,7 +95,7 @@ fn cuts_of_the_control_network_that_are_shorter_than_the_lead_delay_no_call() {
     let name = "cuts_of_the_control_network_that_are_shorter_than_the_lead_delay_no_call";
     let cuts = (15, Duration::from_millis(500), Duration::from_millis(1500));
     let Some(said) = with_cuts(name, "1", cuts, |_| false) else { return };
-    assert!(said.epochs >= 3, "arms changed meanwhile: {said:?}");
+    assert!(said.epochs >= 1, "arms changed meanwhile: {said:?}");
     assert_eq!(said.waits, 0);
 }
 
