@@ -199,6 +199,11 @@ fn a_call_without_a_verdict_waits_writes_the_state_once_and_goes_on_with_the_ver
         job.until("calls go on", |job| job.begun(1) > from_call + 50);
         job.finish();
         let arms = job.arms(1);
+        let lines = common::traces(&trace).concat();
+        let ends: Vec<_> = lines.iter().filter(|l| l["kind"] == "end" && l["calls"] != 0).collect();
+        assert_eq!(ends.len(), usize::from(place != "log"), "{ends:?}");
+        let is_counted = |l: &&Value| l["waits"] == 1 && l["longest_wait_us"].as_u64().unwrap() >= 1_000_000;
+        assert!(ends.iter().all(is_counted), "{ends:?}");
         let (before, after) = arms.split_at(from_call as usize);
         assert!(before.iter().all(|a| *a != TREE_LL) && after.iter().all(|a| *a == TREE_LL));
     }
