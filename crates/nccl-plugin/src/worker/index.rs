@@ -59,3 +59,59 @@ impl Index {
         all.find(|at| led.get(*at).is_some_and(|l| Arc::ptr_eq(&l.roster, roster)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::comm::{Call, Comm, Identity, Role};
+    use crate::config::Config;
+    use crate::cost_table::CostTable;
+    use crate::worker::Worker;
+    use std::sync::Arc;
+
+    /// Nanoseconds that this thread has run.
+    fn cpu_ns() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Processor time of one poll with so many communicators, which this process leads; each makes so many calls between two polls.
+    fn ns_per_poll(communicators: u64, calls: usize) -> u64 {
+        let variables = [("LINKWISE_MODE", "adaptive"), ("LINKWISE_TEST", "1"), ("LINKWISE_TEST_ALONE", "1")];
+        let env = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
+        let config = Config::load(env, |_| Err(String::new())).unwrap();
+        let mut worker = Worker::new(Arc::new(config), Arc::default());
+        let comms: Vec<Arc<Comm>> = (0..communicators)
+            .map(|id| Arc::new(Comm::new(Identity { id, ordinal: 0, rank: 0, ranks: 2, nodes: 1 }, Role::Tune, 64)))
+            .collect();
+        comms.iter().for_each(|comm| worker.on_joined(comm.clone(), comm.id + 1));
+        worker.poll_once();
+        let mut least = u64::MAX;
+        for _ in 0..20 {
+            for comm in &comms {
+                for _ in 0..calls {
+                    let mut table = [-1.0f32; 21];
+                    table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
+                    let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
+                    comm.call(Call { collective: 4, bytes: 1 << 20 }, &mut costs, &mut 0, |_| {}).unwrap();
+                }
+            }
+            let before = cpu_ns();
+            worker.poll_once();
+            least = least.min(cpu_ns() - before);
+        }
+        assert_eq!((worker.led.len(), worker.index.led(communicators - 1)), (comms.len(), Some(comms.len() - 1)));
+        least
+    }
+
+    #[test]
+    fn a_poll_with_ten_times_as_many_communicators_costs_about_ten_times_as_much() {
+        for calls in [0, 1] {
+            let (few, many) = (ns_per_poll(100, calls), ns_per_poll(1000, calls));
+            let ratio = many as f64 / few as f64;
+            println!(
+                "{calls} calls per communicator: {few} ns with 100 communicators, {many} ns with 1,000: {ratio:.1} times"
+            );
+            assert!(ratio < 25.0, "{ratio:.1} times");
+        }
+    }
+}
