@@ -76,8 +76,8 @@ pub struct LoopSpec {
     pub is_told: bool,
     /// Scatter of times.
     pub noise: StepNoise,
-    /// Steps between a proposal and its first step.
-    pub lead_steps: u64,
+    /// Time between a proposal and its first step, microseconds: of the first proposal, and of later ones.
+    pub lead_us: [f64; 2],
     /// Steps of one run.
     pub steps: u64,
     /// Share of each call that runs beside computation, and shows only if it takes longer.
@@ -255,6 +255,8 @@ struct Whole<'a> {
     begun: BTreeMap<u32, u64>,
     last: BTreeMap<u32, (u64, f64)>,
     number: u64,
+    /// Proposals made.
+    plans: u64,
     now_us: f64,
 }
 
@@ -332,7 +334,8 @@ impl Decider for Whole<'_> {
         self.add_slots();
         if let Some(CallPlan { runs, in_use, align }) = self.tuner.propose(end_us as u64) {
             let per_step = calls.len() as u64;
-            let mut from = self.number + self.spec.lead_steps * per_step;
+            let mut from = self.number + self.spec.lead_steps(self.plans) * per_step;
+            self.plans += 1;
             if let Some((begin, step)) = align {
                 from = begin + (from - begin).next_multiple_of(step);
             }
@@ -424,6 +427,7 @@ pub fn train(spec: &LoopSpec, scheme: Scheme, seed: u64) -> LoopOutcome {
                 begun: BTreeMap::new(),
                 last: BTreeMap::new(),
                 number: 0,
+                plans: 0,
                 now_us: 0.0,
             };
             let mut outcome = play(spec, seed, &mut whole);
@@ -493,7 +497,7 @@ pub fn oracle(spec: &LoopSpec) -> Option<f64> {
     let noise = spec.noise;
     let modes = noise.mode_share * (1.0 - noise.mode_share) * (noise.mode_factor - 1.0).powi(2)
         / (1.0 + noise.mode_share * (noise.mode_factor - 1.0)).powi(2);
-    let steps = FOUND_STEPS.saturating_sub(5 + 2 * spec.lead_steps) as f64;
+    let steps = FOUND_STEPS.saturating_sub(5 + spec.lead_steps(0) + spec.lead_steps(1)) as f64;
     let error = (noise.cv * noise.cv + modes).sqrt() * (4.0 / steps).sqrt();
     let gain = |s: &LoopSlot| (1.0 - spec.hidden) * s.share * (1.0 - s.levels.iter().copied().fold(1.0, f64::min));
     let possible: f64 = spec.slots.iter().map(gain).sum();
@@ -501,16 +505,27 @@ pub fn oracle(spec: &LoopSpec) -> Option<f64> {
     (possible > 0.0).then(|| 100.0 * seen / possible)
 }
 
+/// What the plugin does at its defaults: the setting `lead` of 5 s and 1.5 s of recovery, half as much again while the rate of calls may
+/// rise and a tenth more once it is steady (`agreement::leader`).
+pub const LEAD_US: [f64; 2] = [9_750_000.0, 7_150_000.0];
+
+impl LoopSpec {
+    /// Steps between a proposal, by its number, and its first step.
+    fn lead_steps(&self, proposal: u64) -> u64 {
+        (self.lead_us[usize::from(proposal > 0)] / self.step_us).ceil() as u64
+    }
+}
+
 /// A loop with one slot of `calls` calls per step that take 40 % of the step.
 pub fn one_slot(name: &str, calls: u32, lag: usize, levels: &[f64]) -> LoopSpec {
     LoopSpec {
         name: name.into(),
         slots: vec![LoopSlot { calls, share: 0.4, levels: levels.to_vec() }],
-        step_us: 200_000.0,
+        step_us: 800_000.0,
         lag,
         is_told: true,
         noise: StepNoise::PLAIN,
-        lead_steps: 10,
+        lead_us: LEAD_US,
         steps: 2_000,
         hidden: 0.0,
         varies: 0,
@@ -592,6 +607,10 @@ pub fn loops() -> Vec<(LoopSpec, String)> {
         let slots = shares.map(|share| slot(40, share, &levels)).to_vec();
         let about = "320 calls of eight sizes (10 to 2 % of the step), lag 1";
         out.push((LoopSpec { slots, ..one_slot(name, 1, 1, &[]) }, about.to_owned()));
+    }
+    for (name, levels) in [("short", BETTER), ("short-none", NONE_BETTER)] {
+        let about = "8 calls, lag 1, steps of 200 ms: a proposal begins 36 to 49 steps later";
+        out.push((LoopSpec { step_us: 200_000.0, ..one_slot(name, 8, 1, &levels) }, about.to_owned()));
     }
     let varies = LoopSpec { varies: 3, ..one_slot("varies", 8, 1, &BETTER) };
     out.push((varies, "5 to 8 calls per step, at random: nothing can be learned".to_owned()));
