@@ -18,18 +18,19 @@ cases=(
   'cost tables differ for a reason that no setting shows|launched|an_arm_that_one_rank_lacks|27|99'
   'a canary: the rest stays at AUTO|launched|only_the_canary|28|99'
   'a job that may have processes outside (not `job = closed`)|job|a_job_that_is_not_said|21|26'
-  'a process outside of the job, in a communicator of its own with it|job|a_communicator_with_a_process_outside|-|'
   'processes with different tables|job|processes_with_different|21|26'
   'wrong settings|real_nccl|wrong_settings|21|99'
   'panics in every entry|real_nccl|a_panic_in_every_entry|21|99'
   'settings as FIFO, folder, device, binary, endless|c_host|corrupt_and_unreadable|-|'
   'abort while a call waits|threads|a_waiting_call|-|'
   'simulated groups in 300 random schedules|simulated_groups||-|'
+  'a process outside of the job, in a communicator with one of its processes|job|a_communicator_with_a_process_outside|-|'
   'cuts of the control network (needs root)|cuts||-|'
-  'a leader or a member that falls silent|silence||-|'
+  'file systems that hang (needs root)|hanging||-|'
+  'a leader or a member that falls silent; a stranger with the token|silence||-|'
   'forks, exits and closes without finalize|c_host|fork|-|'
 )
-cargo test --locked -q -p nccl-plugin --no-run --test launched --test job --test real_nccl --test c_host --test threads --test simulated_groups --test cuts --test silence
+cargo test --locked -q -p nccl-plugin --no-run --test launched --test job --test real_nccl --test c_host --test threads --test simulated_groups --test cuts --test silence --test hanging
 
 failed=0
 # result BINARY TEST VERSION: ok, FAILED or skipped

@@ -417,9 +417,8 @@ impl Leader {
         }
         match (&self.stage, message) {
             (Stage::Asked { epoch: e, .. }, ToLeader::Ready { .. }) if e.number == epoch => {
-                if self.answer(from) {
-                    self.propose_if_ready(now_us, &mut send);
-                }
+                self.answer(from);
+                self.propose_if_ready(now_us, &mut send);
             }
             (Stage::Asked { epoch: e, .. }, ToLeader::Refuse { .. }) if e.number == epoch => {
                 self.drop_question();

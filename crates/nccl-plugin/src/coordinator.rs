@@ -65,7 +65,8 @@ pub enum FreezeAfter {
 }
 
 impl FreezeAfter {
-    fn is_over(self, calls: u64, now_us: u64) -> bool {
+    /// `calls` of the communicator and `now_us` of the worker are past the end.
+    pub fn is_over(self, calls: u64, now_us: u64) -> bool {
         match self {
             FreezeAfter::Calls(n) => calls >= n,
             FreezeAfter::Us(us) => now_us >= us,

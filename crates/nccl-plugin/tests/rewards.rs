@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::job::Job;
 use common::{rendezvous, run, spec, with_plugin};
 use serde_json::Value;
 use std::path::Path;
@@ -109,5 +110,33 @@ fn nccl_reports_outermost_groups_and_intervals_run_between_them() {
         assert!(of("calls") <= 2, "{version}: {}", of("calls"));
         let epochs = trace.iter().filter(|v| v["kind"] == "epoch").count();
         assert!(epochs >= 3, "{version}: {epochs} epochs although some calls have no time");
+    }
+}
+
+/// Profiler events of kernels, which NCCL reports GPU times with.
+const KERNEL_CHANNEL: u64 = 0x40;
+
+#[test]
+fn gpu_times_are_measured_only_while_they_are_used() {
+    let name = "gpu_times_are_measured_only_while_they_are_used";
+    let folder = tempfile::tempdir().unwrap();
+    let [trace, stop] = ["trace", "stop"].map(|f| folder.path().join(f).to_str().unwrap().to_string());
+    std::fs::write(&stop, "").unwrap();
+    let used = [("MODE", "adaptive")];
+    for (settings, expected) in [
+        (&used[..], true),
+        (&[used[0], ("FREEZE_AFTER", "300")], false),
+        (&[used[0], ("STOP_FILE", stop.as_str())], false),
+        (&[("MODE", "observe")], false),
+        (&[("MODE", "observe"), ("TRACE", trace.as_str())], true),
+    ] {
+        let Some(mut job) = Job::new(name, 2) else { return };
+        let rendezvous = rendezvous("gpu-times");
+        let all = [&[("KERNEL_TIMES", "force"), ("RENDEZVOUS", rendezvous.as_str())], settings].concat();
+        (0..2).for_each(|rank| job.start(rank, Duration::from_millis(1), &all, |command| command));
+        job.until("calls are made", |job| job.begun(0) > 1000);
+        job.until(&format!("{settings:?}: {expected}"), |job| (job.mask(0) & KERNEL_CHANNEL != 0) == expected);
+        assert_ne!(job.mask(0) & !KERNEL_CHANNEL, 0, "other events stay");
+        job.finish();
     }
 }

@@ -85,7 +85,7 @@ impl Rank {
     }
 
     /// As the leader.
-    fn to_member(&mut self, message: &ToMember) {
+    fn tell(&mut self, message: &ToMember) {
         self.send(Kind::ToMember, 0, |w| message.write(w));
     }
 
@@ -100,7 +100,7 @@ impl Rank {
     }
 
     /// As the leader: the next message of the member that `is` one.
-    fn from_member(&mut self, is: impl Fn(&ToLeader) -> bool) -> Option<ToLeader> {
+    fn hear(&mut self, is: impl Fn(&ToLeader) -> bool) -> Option<ToLeader> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             for body in self.opened(Kind::ToLeader, 1) {
@@ -153,8 +153,8 @@ fn bound(test: &str, more: &[(&str, &str)]) -> Option<(Job, Rank, u64)> {
     let mut leader = Rank::new(0, &rendezvous, &settings);
     job.until("the slot was seen", |job| job.begun(1) > 10);
     let from_call = job.begun(1) + 500;
-    leader.to_member(&ToMember::Propose(epoch(1, from_call)));
-    let answer = leader.from_member(|m| matches!(m, ToLeader::Ack { .. } | ToLeader::Refuse { .. }));
+    leader.tell(&ToMember::Propose(epoch(1, from_call)));
+    let answer = leader.hear(|m| matches!(m, ToLeader::Ack { .. } | ToLeader::Refuse { .. }));
     assert!(matches!(answer, Some(ToLeader::Ack { epoch: 1, .. })), "{answer:?}");
     job.until("the call waits", |job| job.begun(1) == from_call + 1);
     Some((job, leader, from_call))
@@ -194,11 +194,16 @@ fn a_call_without_a_verdict_waits_writes_the_state_once_and_goes_on_with_the_ver
         assert!(comm["waiting_us"].as_u64().unwrap() >= 1_000_000, "{state}");
         assert_eq!(job.begun(1), from_call + 1, "it waits still");
         assert_eq!(job.log(1).matches("a call waits for the verdict").count(), 1, "{}", job.log(1));
-        leader.to_member(&ToMember::Commit(1));
-        assert!(leader.from_member(|m| matches!(m, ToLeader::Confirm { epoch: 1, .. })).is_some());
+        leader.tell(&ToMember::Commit(1));
+        assert!(leader.hear(|m| matches!(m, ToLeader::Confirm { epoch: 1, .. })).is_some());
         job.until("calls go on", |job| job.begun(1) > from_call + 50);
         job.finish();
         let arms = job.arms(1);
+        let lines = common::traces(&trace).concat();
+        let ends: Vec<_> = lines.iter().filter(|l| l["kind"] == "end" && l["calls"] != 0).collect();
+        assert_eq!(ends.len(), usize::from(place != "log"), "{ends:?}");
+        let is_counted = |l: &&Value| l["waits"] == 1 && l["longest_wait_us"].as_u64().unwrap() >= 1_000_000;
+        assert!(ends.iter().all(is_counted), "{ends:?}");
         let (before, after) = arms.split_at(from_call as usize);
         assert!(before.iter().all(|a| *a != TREE_LL) && after.iter().all(|a| *a == TREE_LL));
     }
@@ -264,9 +269,9 @@ fn a_rank_whose_communicator_has_ended_says_so_and_answers_later_proposals() {
     job.end_communicator(); // the process lives on, with another communicator
     job.until("the communicator has ended", |job| job.has_ended(1));
     let is_left = |m: &ToLeader| *m == ToLeader::Left;
-    assert!(leader.from_member(is_left).is_some(), "told without a question");
-    leader.to_member(&ToMember::Propose(epoch(1, 1 << 20)));
-    assert!(leader.from_member(is_left).is_some(), "a silent rank would bind the others for seconds");
+    assert!(leader.hear(is_left).is_some(), "told without a question");
+    leader.tell(&ToMember::Propose(epoch(1, 1 << 20)));
+    assert!(leader.hear(is_left).is_some(), "a silent rank would bind the others for seconds");
     job.finish();
 }
 
@@ -302,8 +307,8 @@ fn a_stranger_with_the_token_but_without_the_communicators_identifier_leads_no_r
     // The same bytes from a rank are obeyed: so it is the key that counts.
     propose(&mut stranger, &rightful, COMM, 1, near + 100_000);
     stranger.keys = rightful;
-    assert!(stranger.from_member(|m| matches!(m, ToLeader::Ack { epoch: 1, .. })).is_some());
-    stranger.to_member(&ToMember::Abort(1));
+    assert!(stranger.hear(|m| matches!(m, ToLeader::Ack { epoch: 1, .. })).is_some());
+    stranger.tell(&ToMember::Abort(1));
     job.finish();
     assert!(job.arms(1).iter().all(|a| *a != TREE_LL));
 }

@@ -70,23 +70,37 @@ exported! {
     ncclProfiler_v7 InitV5, init_v7, start_v5;
 }
 
+/// GPU times were requested, and the release is not known to crash with them.
+static KERNELS_ALLOWED: AtomicBool = AtomicBool::new(false);
+/// NCCL measures them now.
 static KERNELS: AtomicBool = AtomicBool::new(false);
 /// NCCL's mask of events: one of the process, which NCCL reads at every event.
 static MASK: AtomicPtr<c_int> = AtomicPtr::new(null_mut());
 
-/// Kernel times were requested.
+/// GPU times can be had.
+pub fn kernels_allowed() -> bool {
+    KERNELS_ALLOWED.load(Ordering::Relaxed)
+}
+
+/// NCCL measures GPU times of collectives that are enqueued now.
 pub fn kernels_wanted() -> bool {
     KERNELS.load(Ordering::Relaxed)
 }
 
-/// Ends the measurement of GPU times: NCCL measures none for collectives enqueued from now on.
-pub fn release_kernels() {
-    if KERNELS.swap(false, Ordering::Relaxed) {
-        let mask = MASK.load(Ordering::Relaxed);
-        if !mask.is_null() {
-            // SAFETY: the address of an aligned int of NCCL, which keeps it until the process ends and reads and writes it atomically.
-            unsafe { AtomicI32::from_ptr(mask) }.fetch_and(!(KERNEL_CHANNEL as c_int), Ordering::Relaxed);
-        }
+/// Begins or ends the measurement of GPU times, for collectives enqueued from now on: they cost time, and releases of NCCL crashed with them.
+pub fn need_kernels(needed: bool) {
+    let on = needed && kernels_allowed();
+    if KERNELS.swap(on, Ordering::Relaxed) == on {
+        return;
+    }
+    let mask = MASK.load(Ordering::Relaxed);
+    if !mask.is_null() {
+        // SAFETY: the address of an aligned int of NCCL, which keeps it until the process ends and reads and writes it atomically.
+        let mask = unsafe { AtomicI32::from_ptr(mask) };
+        match on {
+            true => mask.fetch_or(KERNEL_CHANNEL as c_int, Ordering::Relaxed),
+            false => mask.fetch_and(!(KERNEL_CHANNEL as c_int), Ordering::Relaxed),
+        };
     }
 }
 
@@ -114,6 +128,7 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
         let Some(profiled) = process::profiler_init(api, id, rank) else { return };
         let settings = process::settings();
         let kernels = wants_kernels(settings.kernel_times, api);
+        KERNELS_ALLOWED.store(kernels, Ordering::Relaxed);
         KERNELS.store(kernels, Ordering::Relaxed);
         let mut events = COLL;
         if kernels {

@@ -186,7 +186,6 @@ impl Worker {
             && let Some(file) = &self.config.stop_file
         {
             self.stopped = true;
-            crate::abi::profiler::release_kernels();
             self.files.info(format!("the stop file {} exists: all ranks return to AUTO", file.display()));
         }
         // Sent repeatedly: a message may be lost, and a communicator may join later.

@@ -292,6 +292,7 @@ impl Worker {
             self.on_event(event);
         }
         self.check_stop_file();
+        crate::abi::profiler::need_kernels(self.uses_gpu_times());
         self.watch_silence();
         self.warn_of_missing_ranks();
         // Before the decisions are drained: those of a finished step, and of a launched call, are in the rings by now.
@@ -307,6 +308,16 @@ impl Worker {
         self.remove_left();
         self.costs.write_if_due(&mut self.trace, self.begin.elapsed(), false);
         self.trace.flush();
+    }
+
+    /// True if the trace takes GPU times, or if a communicator of this process, whose ranks have found each other, still compares arms.
+    fn uses_gpu_times(&self) -> bool {
+        let trace = self.trace.is_on() && !self.files.told.trace_ended.load(Ordering::Relaxed);
+        let compares = |l: &LocalRank| {
+            let is_over = self.config.freeze_after.is_some_and(|f| f.is_over(l.comm.begun(), self.now_us()));
+            l.comm.role() == Role::Tune && l.roster.is_some() && !l.left && l.doubt.is_none() && !is_over
+        };
+        trace || (self.config.mode == Mode::Adaptive && !self.stopped && self.local_ranks.iter().any(compares))
     }
 
     /// The collectives that NCCL has launched. An event whose channels never all end blocks later ones only for [`KERNEL_WAIT`].
@@ -422,7 +433,7 @@ impl Worker {
                     by_kernel: !scripted && self.config.reward == Reward::Kernel,
                     has_kernel_times: !scripted
                         && self.config.reward == Reward::Auto
-                        && crate::abi::profiler::kernels_wanted(),
+                        && crate::abi::profiler::kernels_allowed(),
                 }
             }
         }

@@ -12,7 +12,7 @@ const RANKS_MAX: usize = 16;
 const CALLS_MAX: usize = 1 << 18;
 /// Bytes before the first rank's counters, and of each rank's.
 const HEAD: u64 = 16;
-const COUNTERS: u64 = 24;
+const COUNTERS: u64 = 32;
 
 /// Compiles `source` of this crate's tests; `None`, with a SKIP line, without a C compiler.
 pub fn compiled(test: &str, folder: &Path, source: &str) -> Option<PathBuf> {
@@ -107,6 +107,11 @@ impl Job {
 
     pub fn has_ended(&self, rank: usize) -> bool {
         self.number(HEAD + COUNTERS * rank as u64 + 16) == 1
+    }
+
+    /// NCCL's mask of profiler events at the rank's last call.
+    pub fn mask(&self, rank: usize) -> u64 {
+        self.number(HEAD + COUNTERS * rank as u64 + 24)
     }
 
     /// The rank makes no calls of its own: the others do not wait for it.

@@ -33,6 +33,7 @@ int main(int argc, char **argv) {
     struct api a = {{COLL_API, in_group, rank}, "AllReduce", BYTES / 4, "ncclFloat32", 0, NULL, 0};
     bad |= profiler->start(of_profiler[0], &none, &a);
     bad |= ask(shared, rank, call, tuner->choose, of_tuner[0]);
+    set(&shared->ranks[rank].mask, (uint64_t)__atomic_load_n(&mask, __ATOMIC_SEQ_CST));
     struct kernel_launch launched = {{KERNEL_LAUNCH, in_group, rank}, NULL};
     bad |= profiler->start(of_profiler[0], &launch, &launched);
     bad |= profiler->stop(in_group);

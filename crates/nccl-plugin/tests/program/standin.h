@@ -41,7 +41,7 @@ enum { TREE_LL, TREE_LL128, RING_SIMPLE = 5, ENTRIES = 21 };
 /* tests/common/job.rs has the same layout. */
 struct shared {
   uint64_t end_call, quit;
-  struct { uint64_t begun, longest_us, ended; } ranks[RANKS_MAX];
+  struct { uint64_t begun, longest_us, ended, mask; } ranks[RANKS_MAX];
   uint8_t arms[RANKS_MAX][CALLS_MAX];
 };
 
