@@ -647,7 +647,7 @@ fn miscounting(rule: Rule, lead_us: u64) -> (usize, usize) {
             let miscount = Some((1 + seed as usize % 7, 100 * seed, [1, 1, 4, 64][seed as usize % 4]));
             let world = World {
                 ranks: 8,
-                steps: 60_000,
+                steps: 100_000,
                 seed,
                 lead_us,
                 slow_ranks: 0,
@@ -664,7 +664,7 @@ fn miscounting(rule: Rule, lead_us: u64) -> (usize, usize) {
 
 #[test]
 fn one_call_or_one_period_counted_too_many_is_found_by_nccls_numbers_before_an_arm_changes() {
-    for lead_us in [0, 5_000] {
+    for lead_us in [0, 20_000] {
         let (found, differ) = miscounting(Rule::Agreed, lead_us);
         let (found_by_hash, differ_by_hash) = miscounting(Rule::HashAlone, lead_us);
         println!(

@@ -232,3 +232,31 @@ fn the_worker_sees_only_decisions_of_launched_groups() {
     assert!(!comm.end());
     assert_eq!(comm.begun(), 3, "the last group was simulated");
 }
+
+#[test]
+fn a_launch_or_a_call_whose_group_is_lost_counts_and_ends_the_changes_of_arms() {
+    let comm = Comm::new(Identity { id: 1, ordinal: 0, rank: 0, ranks: 2, nodes: 1 }, Role::Tune, 64);
+    comm.set_tells_launches();
+    let ask = |group: Option<u64>| {
+        match group {
+            Some(group) => comm.set_group(group),
+            None => comm.on_lost_group(Some(1000)),
+        }
+        question(&comm, 4096);
+    };
+    ask(Some(1));
+    comm.on_launch(1);
+    assert!(!comm.has_lost_a_group());
+    ask(Some(2));
+    comm.on_lost_group(None); // the launch of group 2, without the group
+    ask(Some(3));
+    assert_eq!((comm.begun(), comm.has_lost_a_group()), (3, true), "group 2 was launched, as on the other ranks");
+    comm.on_launch(3);
+    ask(None);
+    comm.on_launch(0); // no such group
+    comm.on_lost_group(None);
+    ask(Some(4));
+    comm.on_launch(4);
+    assert_eq!(comm.begun(), 5);
+    assert_eq!(std::iter::from_fn(|| comm.take_decision()).map(|d| d.call).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+}
