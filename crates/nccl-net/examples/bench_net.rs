@@ -88,7 +88,7 @@ fn matrix(o: &Options, case: &str) -> Vec<Vec<u64>> {
     let n = o.hosts * o.local;
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
     let host = |r: usize| r / o.local;
-    let first = |r: usize| r % o.local == 0 && host(r) < 2;
+    let first = |r: usize| r.is_multiple_of(o.local) && host(r) < 2;
     let mut m = vec![vec![0.0; n]; n];
     for (i, row) in m.iter_mut().enumerate() {
         for (j, v) in row.iter_mut().enumerate().filter(|(j, _)| host(*j) != host(i)) {
@@ -130,7 +130,7 @@ fn matrix(o: &Options, case: &str) -> Vec<Vec<u64>> {
 fn spec(o: &Options, case: &str, arm: &str, netbox: &NetBox) -> Result<BytesSpec, String> {
     let t = catalog::host_type("hgx-h100").ok_or("no host type")?;
     let cluster = Cluster { name: "bench".into(), types: vec![t], ..Cluster::default() };
-    let mut s = BytesSpec::new(cluster, Vec::new(), o.version.parse().map_err(|e| format!("{e}"))?);
+    let mut s = BytesSpec::new(cluster, Vec::new(), o.version.parse()?);
     let rails: Vec<&str> = (0..o.rails).map(|r| netbox.interface(0, r)).collect();
     for h in 0..o.hosts {
         s.cluster.hosts.push(Host { name: format!("host{h}"), ..Host::default() });
