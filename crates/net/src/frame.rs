@@ -62,10 +62,11 @@ pub enum Frame {
         bytes: u32,
         total: u64,
     },
-    /// A group of receives is posted.
+    /// A group of receives is posted. `again`: the sender has not confirmed it, and does now with `Announced`. A chunk of the group confirms it, too.
     Announce {
         sequence: u64,
         slots: Slots,
+        again: bool,
     },
     /// Every announcement below `sequence` has arrived.
     Announced {
@@ -101,7 +102,9 @@ impl Frame {
         let none = Chunk { sequence: 0, sub: 0, index: 0 };
         let (kind, chunk, path, count, bytes, total) = match *self {
             Frame::Data { chunk, bytes, total } => (DATA, chunk, 0, 0, bytes, total),
-            Frame::Announce { sequence, slots } => (ANNOUNCE, Chunk { sequence, ..none }, 0, slots.count, 0, 0),
+            Frame::Announce { sequence, slots, again } => {
+                (ANNOUNCE, Chunk { sequence, ..none }, u8::from(again), slots.count, 0, 0)
+            }
             Frame::Announced { sequence } => (ANNOUNCED, Chunk { sequence, ..none }, 0, 0, 0, 0),
             Frame::Ack { chunk, path } => (ACK, chunk, path, 0, 0, 0),
             Frame::Ping { number } => (PING, none, 0, 0, 0, number),
@@ -153,7 +156,8 @@ impl Frame {
                     *slot = Slot { room: r.u64()?, tag: r.i32()? };
                     r.u32()?;
                 }
-                return Ok(Some((Frame::Announce { sequence, slots }, HEADER_BYTES + n * SLOT_BYTES)));
+                let again = path != 0;
+                return Ok(Some((Frame::Announce { sequence, slots, again }, HEADER_BYTES + n * SLOT_BYTES)));
             }
             ANNOUNCED => Frame::Announced { sequence },
             ACK => Frame::Ack { chunk, path },
@@ -231,8 +235,8 @@ mod tests {
         prop_oneof![
             (chunk.clone(), 0u32..CHUNK_BYTES_MAX, 0..MESSAGE_BYTES_MAX)
                 .prop_map(|(chunk, bytes, total)| Frame::Data { chunk, bytes, total }),
-            (any::<u64>(), proptest::collection::vec(slot, 1..=8))
-                .prop_map(|(sequence, s)| Frame::Announce { sequence, slots: Slots::new(&s).unwrap() }),
+            (any::<u64>(), proptest::collection::vec(slot, 1..=8), any::<bool>())
+                .prop_map(|(sequence, s, again)| Frame::Announce { sequence, slots: Slots::new(&s).unwrap(), again }),
             any::<u64>().prop_map(|sequence| Frame::Announced { sequence }),
             (chunk, 0u8..8).prop_map(|(chunk, path)| Frame::Ack { chunk, path }),
             any::<u64>().prop_map(|number| Frame::Ping { number }),

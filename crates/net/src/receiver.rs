@@ -5,7 +5,7 @@
 //!  chunk:    missing ──arrived()──► in place, acknowledged       a copy: thrown away, acknowledged again
 //! ```
 //!
-//! An announcement goes over two paths and is repeated until the sender confirms it. An acknowledgement goes over the path of its chunk and one more;
+//! An announcement goes over two paths and is repeated until a chunk or a word of the sender confirms it. An acknowledgement goes over the path of its chunk and one more;
 //! if both are lost, the sender repeats the chunk.
 
 use crate::frame::{Bitmap, Chunk, Frame, Slot, Slots, chunk_count, chunk_size};
@@ -86,7 +86,7 @@ impl Receiver {
         let sequence = self.base + self.groups.len() as u64;
         let messages = slots.iter().map(|s| Message { slot: *s, begun: None }).collect();
         self.groups.push_back(Group { request, messages, again_at: now + ANNOUNCE_US, interval: ANNOUNCE_US });
-        self.say_twice(None, Frame::Announce { sequence, slots: announced }, out);
+        self.say_twice(None, Frame::Announce { sequence, slots: announced, again: false }, out);
         true
     }
 
@@ -151,6 +151,8 @@ impl Receiver {
         out: &mut Outbox,
     ) -> Result<(), Malformed> {
         let place = self.place(chunk, bytes, total)?;
+        // Senders match announcements in order: all up to this one have arrived.
+        self.confirmed = self.confirmed.max(chunk.sequence + 1);
         self.say_twice(Some(path), Frame::Ack { chunk, path: path as u8 }, out);
         if place == Place::Discard {
             self.copies += 1;
@@ -186,7 +188,8 @@ impl Receiver {
             g.interval = (g.interval * 2).min(ANNOUNCE_US_MAX);
             g.again_at = now + g.interval;
             let slots: Vec<Slot> = g.messages.iter().map(|m| m.slot).collect();
-            due.extend(Slots::new(&slots).map(|slots| Frame::Announce { sequence: self.base + i as u64, slots }));
+            let sequence = self.base + i as u64;
+            due.extend(Slots::new(&slots).map(|slots| Frame::Announce { sequence, slots, again: true }));
         }
         due.into_iter().for_each(|f| self.say_twice(None, f, out));
     }

@@ -217,7 +217,7 @@ impl Sender {
         out: &mut Outbox,
     ) -> Result<(), Malformed> {
         match frame {
-            Frame::Announce { sequence, slots } => self.on_announce(sequence, slots.as_slice(), out),
+            Frame::Announce { sequence, slots, again } => self.on_announce(sequence, slots.as_slice(), again, out),
             Frame::Ack { chunk, path } => self.on_ack(chunk, usize::from(path), now, rails, out),
             Frame::Pong { number } => {
                 self.on_pong(path, number, now, rails);
@@ -232,7 +232,7 @@ impl Sender {
         }
     }
 
-    fn on_announce(&mut self, sequence: u64, slots: &[Slot], out: &mut Outbox) -> Result<(), Malformed> {
+    fn on_announce(&mut self, sequence: u64, slots: &[Slot], again: bool, out: &mut Outbox) -> Result<(), Malformed> {
         if sequence >= self.base {
             let i = sequence - self.base;
             if i >= GROUPS_MAX {
@@ -250,8 +250,10 @@ impl Sender {
                 self.known += 1;
             }
         }
-        let sequence = self.base + self.known as u64;
-        self.say_twice(None, Frame::Announced { sequence }, out);
+        if again {
+            let sequence = self.base + self.known as u64;
+            self.say_twice(None, Frame::Announced { sequence }, out);
+        }
         Ok(())
     }
 

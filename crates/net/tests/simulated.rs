@@ -408,8 +408,11 @@ fn a_peer_that_breaks_the_protocol_is_found_out() {
     let rails = View { board: &board, others: &[0; RAILS_MAX] };
     let mut s = Sender::new(CHUNK, 0);
     s.path_up(0, 0, 1, 0);
-    let announce =
-        |sequence| Frame::Announce { sequence, slots: net::frame::Slots::new(&[Slot { room: 9, tag: 1 }]).unwrap() };
+    let announce = |sequence| Frame::Announce {
+        again: false,
+        sequence,
+        slots: net::frame::Slots::new(&[Slot { room: 9, tag: 1 }]).unwrap(),
+    };
     assert!(s.on_frame(0, announce(1 << 20), 0, &rails, &mut out).is_err());
     assert!(s.on_frame(0, announce(0), 0, &rails, &mut out).is_ok());
     for c in [chunk(0, 0, 0), chunk(0, 1, 0), chunk(1, 0, 0)] {
