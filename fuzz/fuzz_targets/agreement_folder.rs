@@ -36,8 +36,8 @@ fuzz_target!(|bytes: &[u8]| {
         rest = next;
         let folder = &folders[usize::from(head[0]) % 3];
         // One kind has the name and the form of a real announcement, with the given numbers.
-        let (mut w, sealed);
-        w = Writer::default();
+        let mut w = Writer::default();
+        let sealed;
         let (name, content) = match head[0] >> 4 {
             0 => {
                 let number = |i: usize| content.get(i).copied().unwrap_or(0);
