@@ -9,7 +9,7 @@ use crate::views::{Asking, can_use};
 use agreement::leader::{Difference, GIVE_UP_US, REPEAT_US};
 use agreement::{ArmRun, Leader, RankReading, Slot, SlotPlan, TimeSource, ToLeader, ToMember};
 use std::collections::BTreeMap;
-use tune::steps::{CallPlan, LoopTuner, SeenCall, SlotLearner, StepSource};
+use tune::steps::{CallPlan, LoopTuner, SeenCall, SlotLearner, StepSource, StepVeto};
 use tune::{Algorithm, Arm, Protocol};
 
 /// Calls of a slot before it is tuned.
@@ -27,6 +27,9 @@ struct SlotState {
     times: Reduction,
     /// GPU times, for the trace only.
     kernels: Reduction,
+    /// Lengths of steps, where GPU times judge.
+    steps: Reduction,
+    veto: StepVeto,
 }
 
 /// A slot that is not tuned yet.
@@ -102,6 +105,8 @@ pub struct EpochCoordinator {
     /// GPU times judge the arms because steps could not.
     fell_back: bool,
     by_kernel: bool,
+    /// Arms with which steps are longer, whatever GPU times say.
+    vetoed: Vec<(Slot, Arm)>,
     /// Bit set of algorithms that AUTO has used: their connections exist.
     connected: u8,
     in_force: u64,
@@ -176,6 +181,7 @@ impl EpochCoordinator {
             tuner: LoopTuner::new(by_call),
             fell_back: false,
             by_kernel,
+            vetoed: Vec::new(),
             connected: 0,
             in_force: 0,
             plans: Vec::new(),
@@ -283,6 +289,7 @@ impl EpochCoordinator {
         self.previous = (before, std::mem::replace(&mut self.plans, plans));
         for slot_state in self.slots.values_mut() {
             slot_state.times = Reduction::default();
+            slot_state.steps = Reduction::default();
             slot_state.kernels.forget_before(before);
         }
         self.tuner.committed();
@@ -311,7 +318,15 @@ impl EpochCoordinator {
             }
             return;
         }
-        if s.epoch != in_force || (self.fell_back && s.source != TimeSource::Kernel) {
+        if s.epoch != in_force {
+            return;
+        }
+        if self.fell_back && s.source != TimeSource::Kernel {
+            if let (Some(arm), Reduced::Time(time_us)) = (arm, slot_state.steps.add(from, members, s))
+                && let Some(at) = slot_state.arms.iter().position(|a| *a == arm)
+            {
+                slot_state.veto.note(at, time_us);
+            }
             return;
         }
         let time_us = match slot_state.times.add(from, members, s) {
@@ -375,6 +390,7 @@ impl EpochCoordinator {
             self.settled_plans()
         } else {
             self.fall_back_on_gpu_times();
+            self.heed_steps();
             self.add_slots();
             let Some(plan) = self.tuner.propose(now_us) else { return };
             self.leader.align(plan.align);
@@ -396,6 +412,17 @@ impl EpochCoordinator {
         if self.tuner.never().is_some() && has_kernel_times && !self.by_kernel {
             (self.by_kernel, self.fell_back) = (true, true);
             self.tuner = LoopTuner::new(true);
+        }
+    }
+
+    /// GPU times judge, but steps have a veto: a slot begins again without an arm that makes them longer.
+    fn heed_steps(&mut self) {
+        let longer = |s: &SlotState| s.arms.iter().enumerate().skip(1).find(|(i, _)| s.veto.forbids(*i)).map(|x| *x.1);
+        let forbidden: Vec<(Slot, Arm)> = self.slots.iter().filter_map(|(slot, s)| Some((*slot, longer(s)?))).collect();
+        for (slot, arm) in forbidden {
+            self.slots.remove(&slot);
+            self.tuner.remove_slot(slot.index() as u32);
+            self.vetoed.push((slot, arm));
         }
     }
 
@@ -454,8 +481,9 @@ impl EpochCoordinator {
                     };
                     let usable = *explore_all || self.connected >> a as u8 & 1 == 1;
                     // The entry that AUTO always takes is the arm AUTO.
-                    if usable && observed.autos != 1 << i {
-                        slot_state.arms.push(Arm::new(a, p));
+                    let arm = Arm::new(a, p);
+                    if usable && observed.autos != 1 << i && !self.vetoed.contains(&(*slot, arm)) {
+                        slot_state.arms.push(arm);
                     }
                 }
             }
@@ -510,7 +538,16 @@ impl EpochCoordinator {
     pub fn news(&mut self) -> Option<(String, bool)> {
         let (text, is_never) = match (self.tuner.never(), self.tuner.cadence()) {
             (Some(why), _) => (why.to_owned(), true),
-            _ if self.fell_back => ("steps cannot judge arms here; GPU times do".to_owned(), false),
+            _ if self.fell_back => {
+                let arms: Vec<String> =
+                    self.vetoed.iter().map(|(slot, arm)| format!("{arm} for {}", slot.collective)).collect();
+                let veto = if arms.is_empty() {
+                    String::new()
+                } else {
+                    format!("; steps are longer with {}", arms.join(", "))
+                };
+                (format!("steps cannot judge arms here; GPU times do{veto}"), false)
+            }
             (None, Some(c)) => {
                 let how =
                     if c.told { "steps reported by the program" } else { "period found in the sequence of calls" };
@@ -625,6 +662,57 @@ mod tests {
             has_kernel_times: false,
         };
         EpochCoordinator::new(members, mode)
+    }
+
+    /// Calls per step vary, so GPU times judge: TREE/LL has the shortest kernels. `longer`: what a step with it takes more.
+    fn train_by_gpu_times(longer: f64) -> EpochCoordinator {
+        let mut c = learning(1);
+        let CoordinatorMode::Learn { has_kernel_times, .. } = &mut c.mode else { unreachable!() };
+        *has_kernel_times = true;
+        let (mut number, mut of_epoch) = (0u64, std::collections::BTreeMap::new());
+        let slot = Slot::of(Collective::AllReduce, 1 << 20);
+        for step in 0..3000u64 {
+            let (first, epoch) = (number, c.in_force);
+            let counted = c.plans.iter().any(|p| !p.runs.is_empty());
+            let (mut arms, mut all) = (Vec::new(), Vec::new());
+            let mine = *of_epoch.entry(epoch).or_insert(0u64);
+            for i in 0..1 + step * step % 7 {
+                let k = mine + i;
+                let arm = c.arm_of(epoch, slot, k).unwrap_or(Arm::AUTO);
+                c.on_call(&CallDecision { k, counted, ..call(number, epoch) }, number * 1000);
+                let us = if arm == Arm::new(Algorithm::Tree, Protocol::Ll) { 80.0 } else { 100.0 };
+                all.push(RankReading { epoch, slot, k, source: TimeSource::Kernel, time_us: us + (number % 3) as f64 });
+                arms.push(arm);
+                number += 1;
+            }
+            *of_epoch.entry(epoch).or_insert(0) += arms.len() as u64;
+            c.on_step(first);
+            if arms.iter().all(|a| *a == arms[0]) {
+                let more = if arms[0] == Arm::new(Algorithm::Tree, Protocol::Ll) { longer } else { 0.0 };
+                let time_us = 1000.0 * (1.0 + more + 0.01 * ((step % 5) as f64 - 2.0));
+                all.insert(0, RankReading { epoch, slot, k: mine, source: TimeSource::Step, time_us });
+            }
+            if counted {
+                c.on_message(0, &ToLeader::Readings(all), number * 1000, &mut Vec::new());
+            }
+            agree(&mut c, number * 1000);
+        }
+        c
+    }
+
+    #[test]
+    fn where_gpu_times_judge_an_arm_that_makes_steps_longer_is_out() {
+        let tree = Arm::new(Algorithm::Tree, Protocol::Ll);
+        let c = train_by_gpu_times(0.0);
+        assert!(
+            c.fell_back && c.vetoed.is_empty() && c.findings().any(|f| f.arm == tree),
+            "{:?}",
+            c.findings().collect::<Vec<_>>()
+        );
+        let mut c = train_by_gpu_times(0.1);
+        assert!(c.fell_back && c.findings().all(|f| f.arm != tree), "{:?}", c.findings().collect::<Vec<_>>());
+        let said = c.news().unwrap_or_default().0;
+        assert!(said.contains("steps are longer with TREE/LL"), "{said}");
     }
 
     #[test]

@@ -10,12 +10,14 @@ mod fit;
 mod learner;
 mod race;
 mod turns;
+mod veto;
 
 pub use cadence::{Cadence, CadenceFinder, Rhythm, SeenCall, SlotCadence};
 pub use fit::{Effect, Fit, LAG_MAX, Record};
 pub use learner::{Block, ByPolicy, SlotLearner, Wish};
 pub use race::{GATE, StepRace};
 pub use turns::{BLOCKS_MAX, Plan, Turns};
+pub use veto::StepVeto;
 
 use std::collections::BTreeMap;
 
