@@ -135,6 +135,32 @@ fn the_plugins_of_the_site_are_passed_on_and_linkwise_is_none_of_them() {
 }
 
 #[test]
+fn a_tuner_that_cannot_be_asked_stays_nccls_under_observe_and_ends_other_runs_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let tuner = folder.path().join("libtuner.so");
+    let with = |interfaces: &str, observe: bool| {
+        std::fs::write(&tuner, format!("\x7fELF..\0{interfaces}\0")).unwrap();
+        let show = "echo $NCCL_TUNER_PLUGIN ${LINKWISE_SITE_TUNER-unset} ${NCCL_PROFILER_PLUGIN##*/}";
+        let mut args = vec!["run", "--", "sh", "-c", show];
+        if observe {
+            args.insert(1, "--observe");
+        }
+        let out = linkwise(&args).env("NCCL_TUNER_PLUGIN", &tuner).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned(), err(&out))
+    };
+    let of = tuner.display().to_string();
+    let (code, out, said) = with("ncclTunerPlugin_v9", true);
+    assert_eq!((code, out.trim()), (Some(0), format!("{of} unset linkwise").as_str()), "{said}");
+    assert!(said.contains("has only the interface v9") && said.contains("only the profiler"), "{said}");
+    let (code, out, said) = with("ncclTunerPlugin_v9", false);
+    assert!(code == Some(2) && out.is_empty() && said.contains("--observe leaves it to NCCL"), "{said}");
+    for interfaces in ["ncclTunerPlugin_v9\0ncclTunerPlugin_v4", "nothing"] {
+        let (code, out, said) = with(interfaces, true);
+        assert!(code == Some(0) && out.contains(&format!(" {of} ")) && !out.starts_with(&of), "{out} {said}");
+    }
+}
+
+#[test]
 fn a_job_that_did_not_load_the_plugin_is_told_the_usual_reasons() {
     let out = linkwise(&["run", "--", "true"])
         .env("NCCL_TUNER_PLUGIN", "other.so")

@@ -4,7 +4,9 @@ use crate::job_report::{self, ModelArgs};
 use console::Failure;
 use job::launched::{self, LaunchedTask};
 use job::{limits, signals};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -89,7 +91,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         Some(path) => empty(&task.as_ref().map_or(path.clone(), |t| path.join(format!("task-{}", t.number))))?,
     };
-    conflicts(&library);
+    conflicts(&library, args.observe)?;
     if let (None, None, Some(launcher)) = (&args.trace, &task, launched::reaches_other_hosts(&args.command, env)) {
         eprintln!(
             "linkwise: where {launcher} starts processes on other hosts their traces stay there, in {}, and the report does not have them; \
@@ -178,10 +180,58 @@ fn of_site(nccl: &str, kept: &str, library: &Path) -> Option<OsString> {
     set(nccl).filter(|v| set(kept).is_none() && Path::new(v).canonicalize().ok().as_deref() != Some(library))
 }
 
+/// Interfaces of tuners that the plugin can ask.
+const TUNERS: RangeInclusive<u32> = 2..=6;
+/// Largest library that is searched for its interfaces, bytes.
+const LIBRARY_BYTES_MAX: usize = 256 << 20;
+
+/// The interfaces of a site's tuner library, if linkwise can ask none of them. O(size of the library).
+fn unknown_interfaces(library: &Path) -> Option<String> {
+    const NAME: &[u8] = b"ncclTunerPlugin_v";
+    let bytes = files::read_limited(library, LIBRARY_BYTES_MAX).ok().filter(|b| b.starts_with(b"\x7fELF"))?;
+    let version = |at: usize| {
+        let digits = bytes[at + NAME.len()..].iter().take(4).take_while(|b| b.is_ascii_digit());
+        std::str::from_utf8(&digits.copied().collect::<Vec<u8>>()).ok()?.parse::<u32>().ok()
+    };
+    let named = positions(&bytes, NAME);
+    let versions: BTreeSet<u32> = named.into_iter().filter_map(version).collect();
+    let list = || versions.iter().map(|v| format!("v{v}")).collect::<Vec<_>>().join(", ");
+    (!versions.is_empty() && versions.iter().all(|v| !TUNERS.contains(v))).then(list)
+}
+
+/// The positions of a word.
+fn positions(bytes: &[u8], word: &[u8]) -> Vec<usize> {
+    bytes.windows(word.len()).enumerate().filter(|(_, w)| *w == word).map(|x| x.0).collect()
+}
+
+/// The site's tuner that linkwise cannot ask, with its interfaces.
+fn tuner_beyond(library: &Path) -> Option<(OsString, String)> {
+    let (nccl, kept, _) = PLUGINS[0];
+    let value = of_site(nccl, kept, library)?;
+    let interfaces = unknown_interfaces(Path::new(&value))?;
+    Some((value, interfaces))
+}
+
 /// Tells what linkwise does with settings that concern it.
-fn conflicts(library: &Path) {
+///
+/// # Errors
+/// A tuner of the site that linkwise cannot ask, unless it only observes.
+fn conflicts(library: &Path, observe: bool) -> Result<(), Failure> {
+    let beyond = tuner_beyond(library);
+    if let Some((value, interfaces)) = &beyond {
+        let said = format!(
+            "NCCL_TUNER_PLUGIN={} has only the interface {interfaces}, which linkwise cannot ask",
+            value.to_string_lossy()
+        );
+        if !observe {
+            return Err(Failure::input(format!(
+                "{said}; --observe leaves it to NCCL, and unsetting the variable runs without it"
+            )));
+        }
+        eprintln!("linkwise: {said}: it stays NCCL's tuner, and linkwise is only the profiler");
+    }
     for (nccl, kept, how) in PLUGINS {
-        if let Some(value) = of_site(nccl, kept, library) {
+        if let Some(value) = of_site(nccl, kept, library).filter(|_| beyond.is_none() || nccl != PLUGINS[0].0) {
             let value = value.to_string_lossy();
             match value.eq_ignore_ascii_case("none") {
                 true => eprintln!("linkwise: {nccl}=none: linkwise is loaded, and no other plugin"),
@@ -200,6 +250,7 @@ fn conflicts(library: &Path) {
              registered buffers, also under --observe"
         );
     }
+    Ok(())
 }
 
 fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path) -> Result<ExitStatus, Failure> {
@@ -207,11 +258,13 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     let program = words.next().ok_or_else(|| Failure::input("no command"))?;
     let mut command = Command::new(program);
     command.args(words);
-    command.env("NCCL_TUNER_PLUGIN", library).env("NCCL_PROFILER_PLUGIN", library).env("LINKWISE_TRACE", folder);
-    for (nccl, kept, _) in PLUGINS {
+    command.env("LINKWISE_TRACE", folder);
+    let beyond = tuner_beyond(library).is_some();
+    for (nccl, kept, _) in PLUGINS.into_iter().filter(|p| !beyond || p.0 != PLUGINS[0].0) {
         if let Some(value) = of_site(nccl, kept, library) {
             command.env(kept, value);
         }
+        command.env(nccl, library);
     }
     let mode = match (&args.profile, args.observe) {
         (Some(path), _) => {
