@@ -1,4 +1,4 @@
-//! `LINKWISE_BUILD` names the sources of the plugin: the wire protocol and the rules by which ranks choose arms. Ranks compare it, so that two builds of
+//! `PLUGIN_BUILD` names the sources of the plugin: the wire protocol and the rules by which ranks choose arms. Ranks compare it, so that two builds of
 //! one version with different sources do not agree. The same sources give the same name on every machine.
 
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn main() {
             add(&std::fs::read(&file).unwrap_or_default());
         }
     }
-    println!("cargo::rustc-env=LINKWISE_BUILD={hash:016x}");
+    println!("cargo::rustc-env=PLUGIN_BUILD={hash:016x}");
 }
 
 /// All source files below a folder; none if it is missing, as in a package of this crate alone.

@@ -226,8 +226,9 @@ const FOREIGN_VARIABLES: [&str; 20] = [
     "LINKWISE_WARMUP",
     "LINKWISE_EPOCH_CALLS", // a former setting without effect
 ];
-/// Beginnings of names of the bench and of tests.
-const FOREIGN_PREFIXES: [&str; 3] = ["LINKWISE_EMU_", "LINKWISE_TEST_", "LINKWISE_STATE_TEST_"];
+/// Beginnings of names of the bench, of tests and of the network plugin.
+const FOREIGN_PREFIXES: [&str; 5] =
+    ["LINKWISE_EMU_", "LINKWISE_TEST_", "LINKWISE_STATE_TEST_", "LINKWISE_NET", "LINKWISE_OFI_"];
 
 /// All variables of the plugin.
 fn own_variables() -> impl Iterator<Item = String> {
@@ -510,7 +511,7 @@ impl Config {
         let profile = self.profile.as_ref().map_or(0, |p| p.hash);
         let text = format!(
             "{} {:?} {} {profile:x} {} {:?} {:?}",
-            env!("LINKWISE_BUILD"),
+            env!("PLUGIN_BUILD"),
             self.mode,
             self.policy,
             self.explore_all,
