@@ -32,6 +32,8 @@ const KERNEL_KNOWN: f64 = 6.0;
 const EFFECT_DEVIATION: f64 = 0.5;
 /// Smallest standard deviation of steps, as a share: no clock is better.
 const DEVIATION_MIN: f64 = 0.002;
+/// Least expected time over that of AUTO: an arm of single calls may take a fifth of it.
+const EXPECTED_MIN: f64 = 0.1;
 /// Inheritance of residuals: the smallest that is corrected, and the largest that is believed.
 const MEMORY_MIN: f64 = 0.1;
 const MEMORY_MAX: f64 = 0.9;
@@ -317,7 +319,7 @@ fn solve(
         let limit = CLIP * scale;
         // Each row over its expected time, so that all have the same noise.
         let one = |i: usize| {
-            let fit = expected(&beta, &design[i]).max(0.3);
+            let fit = expected(&beta, &design[i]).max(EXPECTED_MIN);
             let y = rows[i].time / levels[rows[i].plan];
             let r = (y - fit) / fit;
             match from {
@@ -354,7 +356,7 @@ fn solve(
         inverse = invert(normal);
         beta = (0..width).map(|i| (0..width).map(|j| inverse[i][j] * right[j]).sum()).collect();
         let of = |i: usize| {
-            let fit = expected(&beta, &design[i]).max(0.3);
+            let fit = expected(&beta, &design[i]).max(EXPECTED_MIN);
             (rows[i].time / levels[rows[i].plan] - fit) / fit
         };
         residuals = (0..rows.len()).map(of).collect();
