@@ -36,6 +36,16 @@ status capture_member(struct graph *g, struct stream *s) {
   return OK;
 }
 
+// Before a stream is freed: no capture may name it. A capture whose first stream is gone cannot end.
+void capture_leave(struct stream *s) {
+  pthread_mutex_lock(&capture_lock);
+  struct graph *g = s->capture;
+  for (int i = 0; g && i < g->member_count; i++)
+    if (g->members[i] == s) g->members[i--] = g->members[--g->member_count];
+  if (g && g->origin == s) g->origin = NULL;
+  pthread_mutex_unlock(&capture_lock);
+}
+
 static status append(struct graph *g, struct work w, const int *waits, int wait_count, int *index) {
   if (g->node_count == g->node_room) {
     int room = g->node_room ? g->node_room * 2 : 64;

@@ -24,6 +24,7 @@ struct event {
 };
 
 extern pthread_mutex_t capture_lock;
+void capture_leave(struct stream *s);
 // All with capture_lock held.
 status capture_add(struct stream *s, struct work w);
 status capture_member(struct graph *g, struct stream *s);

@@ -109,6 +109,7 @@ static status emu_cudaStreamCreateWithPriority(struct stream **out, unsigned fla
 static status emu_cudaStreamDestroy(void *handle) {
   struct stream *s = stream_of(handle);
   if (!s) return remember(INVALID_HANDLE);
+  capture_leave(s); // NCCL destroys a stream that has joined a capture before the capture ends
   if (s->queue) queue_end(s->queue);
   free(s->leaves);
   free(s);

@@ -150,6 +150,19 @@ static void capture(void) {
   RULE(CUDA(cudaStreamEndCapture, a, &graph) == CAPTURE_UNJOINED && !graph);
   RULE(CUDA(cudaStreamWaitEvent, b, event, 0) == OK && CUDA(cudaStreamIsCapturing, b, &state) == OK && state == 0);
   RULE(launch(b) == OK && linkwise_emu_launches(0, NULL, NULL) == before + 6);
+  // A stream that has joined may be destroyed before the capture ends: its memory then belongs to whoever allocates next.
+  void *scratch;
+  unsigned char *next[16], same[128];
+  memset(same, 0x5a, sizeof same);
+  RULE(CUDA(cudaStreamCreateWithFlags, &scratch, 1) == OK);
+  RULE(CUDA(cudaStreamBeginCapture, a, 0) == OK && CUDA(cudaEventRecord, event, a) == OK && CUDA(cudaStreamWaitEvent, scratch, event, 0) == OK);
+  RULE(CUDA(cudaStreamDestroy, scratch) == OK);
+  for (size_t i = 0; i < 16; i++) memset(next[i] = malloc(8 * i + 8), 0x5a, 8 * i + 8);
+  RULE(CUDA(cudaStreamEndCapture, a, &graph) == OK && CUDA(cudaGraphDestroy, graph) == OK);
+  for (size_t i = 0; i < 16; i++) {
+    RULE(!memcmp(next[i], same, 8 * i + 8));
+    free(next[i]);
+  }
   // Two captures cannot be joined.
   RULE(CUDA(cudaStreamBeginCapture, a, 0) == OK && CUDA(cudaStreamBeginCapture, b, 0) == OK && CUDA(cudaEventRecord, event, a) == OK);
   RULE(CUDA(cudaStreamWaitEvent, b, event, 0) == CAPTURE_MERGE);
