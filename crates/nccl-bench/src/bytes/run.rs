@@ -214,11 +214,7 @@ impl BytesRun<'_> {
         };
         command
             .env("CUDA_VISIBLE_DEVICES", visible.join(","))
-            .env("LINKWISE_EMU_BUS_IDS", topology.gpu_bus_ids.join(","))
-            .env("LINKWISE_EMU_SM", topology.gpu.compute_capability.to_string())
-            .env("LINKWISE_EMU_SM_COUNT", topology.gpu.multiprocessors.to_string())
-            .env("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string())
-            .env("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string())
+            .envs(topology.gpu_variables())
             .env("LINKWISE_EMU_SHARED_MEMORY", self.file("shm"))
             .env("LINKWISE_EMU_PLAY", play)
             .env("LINKWISE_EMU_LAYOUT", &self.layout.path)
