@@ -123,11 +123,12 @@ impl BytesRun<'_> {
         let flags = [(c.captured, 'g'), (c.in_place, 'i'), (c.registered, 'u'), (c.keep_output, 'o')];
         let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
         Ok(format!(
-            "{name} {bytes} {} {} {} {} {} {}\n",
+            "{name} {bytes} {} {} {} {} {} {} {}\n",
             c.element.word(),
             c.reduction.word(),
             c.root,
             c.repetitions,
+            c.step_calls,
             if flags.is_empty() { "-" } else { &flags },
             matrix.map_or("-".into(), |m| m.to_string_lossy().into_owned())
         ))
