@@ -12,8 +12,8 @@ use std::path::PathBuf;
 /// Real NCCL with kernels played on the CPU, over shaped links: which arm mode `adaptive` finds, what looking costs
 #[derive(Parser)]
 struct Options {
-    /// Names of cases, separated by commas (default: all)
-    #[arg(long, value_delimiter = ',')]
+    /// Only cases whose name contains this; repeatable
+    #[arg(long = "case", value_name = "TEXT")]
     cases: Vec<String>,
     /// File of finished rows
     #[arg(long, default_value = "out/bench-nccl.jsonl")]
@@ -31,12 +31,13 @@ const PLUGIN: &str = "liblinkwise_nccl.so";
 fn main() -> Result<(), String> {
     let o = Options::parse();
     let all = table::cases(&o.release);
-    if let Some(unknown) = o.cases.iter().find(|n| !all.iter().any(|c| c.name == **n)) {
-        let names: Vec<&str> = all.iter().map(|c| c.name).collect();
-        return Err(format!("`{unknown}` is no case; there are {}", names.join(", ")));
+    let is_wanted = |c: &Case| o.cases.is_empty() || o.cases.iter().any(|text| c.name.contains(text));
+    let names: Vec<&str> = all.iter().map(|c| c.name).collect();
+    let none = format!("no case contains {:?}; there are: {}", o.cases, names.join("; "));
+    let cases: Vec<Case> = all.into_iter().filter(is_wanted).collect();
+    if cases.is_empty() {
+        return Err(none);
     }
-    let cases: Vec<Case> =
-        all.into_iter().filter(|c| o.cases.is_empty() || o.cases.iter().any(|n| n == c.name)).collect();
     let plugin = nccl_box::built(PLUGIN).map(|f| f.join(PLUGIN));
     let plugin = plugin.ok_or(format!("{PLUGIN} is not beside this program: cargo build --workspace"))?;
     let bench = Bench::new().map_err(|e| e.to_string())?;
