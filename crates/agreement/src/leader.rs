@@ -97,9 +97,9 @@ pub struct Leader {
     /// The last committed epoch, while it neither has lapsed nor means AUTO.
     in_force: Option<Arc<Epoch>>,
     lapsed: bool,
-    /// No epoch is renewed any more.
+    /// Epochs are no longer renewed.
     stopped: bool,
-    /// A member has left: nothing is proposed any more.
+    /// A member has left: no epoch is proposed from then on.
     closed: bool,
     left: Vec<bool>,
     /// The number of calls at which digests are compared, and the first that arrived.
@@ -195,7 +195,7 @@ impl Leader {
         self.stage == Stage::Idle
     }
 
-    /// A member has left, or ranks count different calls: no arms are proposed any more.
+    /// A member has left, or ranks count different calls: no epoch is proposed from then on.
     pub fn is_closed(&self) -> bool {
         self.closed || self.differs
     }
@@ -210,7 +210,7 @@ impl Leader {
         self.farthest = self.farthest.max(begun);
     }
 
-    /// Renews nothing any more: what is in force lapses, even if some members cannot be reached. A proposal of AUTO is still possible.
+    /// Renews no epoch from now on: the epoch in force lapses, even if some members cannot be reached. A proposal of AUTO is still possible.
     pub fn stop(&mut self) {
         self.stopped = true;
     }
@@ -392,7 +392,7 @@ impl Leader {
         }
     }
 
-    /// A member makes no more calls, so no other will either: what is undecided is void, and nothing more is proposed.
+    /// A member makes no more calls, and neither will the others: an undecided epoch is void, and no other is proposed.
     fn on_left(&mut self, from: usize, now_us: u64, send: &mut impl FnMut(usize, ToMember)) {
         self.closed = true;
         if let Some(left) = self.left.get_mut(from) {
@@ -403,7 +403,7 @@ impl Leader {
         self.end_if_confirmed();
     }
 
-    /// True if it is the member's first answer in this stage.
+    /// Notes an answer. True if it is the member's first one in this stage.
     fn answer(&mut self, from: usize) -> bool {
         let first = self.answered.get_mut(from).filter(|a| !**a).map(|a| *a = true).is_some();
         self.missing -= usize::from(first);
@@ -426,7 +426,7 @@ impl Leader {
         if !first.agrees(d) {
             self.differs = true;
             self.difference = Some(Difference { calls: d.calls, members: [member, from] });
-            // No arms change any more, because ranks would change them at different calls. A renewal changes none.
+            // No arms may change: ranks would change them at different calls. A renewal changes none.
             let changes = match &self.stage {
                 Stage::Asked { epoch, .. } | Stage::Proposed { epoch, .. } => !epoch.renews,
                 _ => false,

@@ -2,7 +2,7 @@
 //!
 //! The worker calls [`on_call`](EpochCoordinator::on_call) for each call of the leader's rank, [`on_step`](EpochCoordinator::on_step) for each step that
 //! the program reports, [`on_message`](EpochCoordinator::on_message) for each message of a member and [`tick`](EpochCoordinator::tick) at every poll. A
-//! proposal must be committed before its plans count. What is tried, and when, is decided by [`tune::steps`].
+//! proposal must be committed before its plans count. [`tune::steps`] decides which arms are tried, and when.
 
 mod freeze;
 mod readings;
@@ -71,7 +71,7 @@ pub struct EpochCoordinator {
     freeze_epoch: Option<u64>,
     left: bool,
     learned: Vec<LearnedTime>,
-    /// What was last said about the loop.
+    /// The last line about the loop.
     said: String,
     asking: Asking,
     /// Proposals refused in a row, and the time of the last proposal.
@@ -190,7 +190,7 @@ impl EpochCoordinator {
         self
     }
 
-    /// AUTO for the rest of the job: at the next call that all ranks agree on, and where some cannot be reached, when the epoch in force lapses.
+    /// Returns to AUTO for the rest of the job: at the next call that all ranks agree on, or, if a rank cannot be reached, when the epoch in force lapses.
     pub fn stop(&mut self) {
         self.stopped = true;
         self.leader.stop();
@@ -329,7 +329,7 @@ impl EpochCoordinator {
         self.in_force
     }
 
-    /// What is known about the loop, once after every change: its rhythm, or why nothing can be learned. True for the second.
+    /// A line about the loop after every change: its rhythm, or, with `true`, the reason why nothing can be learned.
     pub fn news(&mut self) -> Option<(String, bool)> {
         let (text, is_never) = match (self.tuner.never(), self.tuner.cadence()) {
             (Some(why), _) => (why.to_owned(), true),

@@ -21,7 +21,7 @@ struct Job {
     members: Vec<Member>,
     begun: u64,
     now_us: u64,
-    /// Members that hear nothing.
+    /// Members that receive no message.
     cut: Vec<usize>,
     /// Calls that this member has counted and NCCL has not launched. All calls are equal, so all hashes are.
     counted_too_much: Vec<u64>,

@@ -216,7 +216,7 @@ fn send(comm: *mut c_void, data: *mut c_void, size: usize, tag: c_int, out: *mut
         let (end, out) = unsafe { (comm.cast::<SendEnd>().as_ref(), out.as_mut()) };
         let (Some(end), Some(out)) = (end, out) else { return ARGUMENT };
         *out = null_mut();
-        // SAFETY: NCCL leaves the buffer alone until `test` reports the request, or the connection is closed.
+        // SAFETY: NCCL does not use the buffer until `test` reports the request, or the connection is closed.
         let buffer = unsafe { Buffer::new(data.cast(), size) };
         match end.send(buffer, tag) {
             Ok(id) => {
@@ -284,19 +284,18 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
             Ok(n) if (1..=GROUPED_MAX).contains(&n) && !data.is_null() && !sizes.is_null() && !tags.is_null() => n,
             _ => return ARGUMENT,
         };
-        // SAFETY: the lists have `n` members. NCCL leaves the buffers alone until `test` reports the request, or the connection is closed.
+        // SAFETY: the lists have `n` members. NCCL does not use the buffers until `test` reports the request, or the connection is closed.
         let one = |i: usize| unsafe {
             let size = (*sizes.add(i)).try_into().ok()?;
             Some((Buffer::new((*data.add(i)).cast(), size), *tags.add(i)))
         };
-        let mut list = [None; GROUPED_MAX];
-        list.iter_mut().enumerate().take(n).for_each(|(i, to)| *to = one(i));
-        let mut all = Vec::with_capacity(n);
-        all.extend(list.into_iter().flatten());
-        if all.len() != n {
-            return ARGUMENT;
+        let Some(first) = one(0) else { return ARGUMENT };
+        let mut all = [first; GROUPED_MAX]; // no allocation
+        for (i, to) in all.iter_mut().enumerate().take(n).skip(1) {
+            let Some(message) = one(i) else { return ARGUMENT };
+            *to = message;
         }
-        match end.receive(&all) {
+        match end.receive(all.get(..n).unwrap_or_default()) {
             Ok(id) => {
                 *out = id.map_or(null_mut(), |id| pointer(end.request(id)));
                 SUCCESS

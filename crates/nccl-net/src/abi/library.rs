@@ -58,7 +58,7 @@ fn bits(mask: IpAddr) -> u8 {
     }
 }
 
-/// The addresses of this host's interfaces; empty if the system does not tell.
+/// The addresses of this host's interfaces; empty if the system reports none.
 pub fn interfaces() -> Vec<Interface> {
     let (mut list, mut all) = (null_mut(), Vec::new());
     // SAFETY: the address of a pointer, which is set if the call succeeds.
@@ -84,8 +84,8 @@ pub fn interfaces() -> Vec<Interface> {
 
 extern "C" fn in_child() {
     for fd in net::open_sockets() {
-        // SAFETY: a socket of the plugin, of which this process has a copy. Nothing of the plugin runs in a forked child: its threads are the
-        // parent's, and every entry point refuses.
+        // SAFETY: this process has a copy of the plugin's socket. No code of the plugin runs in a forked child: the threads are the parent's,
+        // and every entry point refuses.
         unsafe { close(fd) };
     }
 }

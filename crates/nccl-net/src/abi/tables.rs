@@ -28,7 +28,7 @@ type Flush = unsafe extern "C" fn(
     *const *mut c_void,
     *mut *mut c_void,
 ) -> Status;
-/// A function that this plugin does not have.
+/// A function that this plugin lacks.
 type Absent = Option<unsafe extern "C" fn() -> Status>;
 type Connect8 = unsafe extern "C" fn(c_int, *mut c_void, *mut *mut c_void, *mut *mut c_void) -> Status;
 type Connect10 = unsafe extern "C" fn(c_int, *const c_void, *mut c_void, *mut *mut c_void, *mut *mut c_void) -> Status;

@@ -71,12 +71,12 @@ exported! {
 
 /// GPU times were requested, and the release is not known to crash with them.
 static KERNELS_ALLOWED: AtomicBool = AtomicBool::new(false);
-/// NCCL measures them now.
+/// NCCL measures GPU times now.
 static KERNELS: AtomicBool = AtomicBool::new(false);
 /// NCCL's mask of events: one of the process, which NCCL reads at every event.
 static MASK: AtomicPtr<c_int> = AtomicPtr::new(null_mut());
 
-/// GPU times can be had.
+/// GPU times are available.
 pub fn kernels_allowed() -> bool {
     KERNELS_ALLOWED.load(Ordering::Relaxed)
 }

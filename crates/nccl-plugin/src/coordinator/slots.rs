@@ -53,7 +53,7 @@ impl EpochCoordinator {
         }
     }
 
-    /// A rank has an arm no longer: the slot begins again with those that are left.
+    /// A rank no longer has an arm: the slot begins again with the other arms.
     pub(super) fn drop_impossible(&mut self, slot: Slot) {
         let Some(view) = self.asking.views.of_all(slot) else { return };
         let plan = |arm: &Arm| SlotPlan { slot, runs: Vec::new(), settled: *arm };
@@ -69,7 +69,8 @@ impl EpochCoordinator {
         chosen.map(|f| SlotPlan { slot: f.slot, runs: Vec::new(), settled: f.arm }).collect()
     }
 
-    /// Adds the slots with enough calls to the tuner, with the arms that all ranks have; all of them after a change of the loop's rhythm.
+    /// Adds the slots with enough calls to the tuner, with the arms that all ranks have. After a change of the loop's rhythm the tuner has none, so all
+    /// are added again.
     pub(super) fn add_slots(&mut self) {
         let CoordinatorMode::Learn { build, explore_all, .. } = &self.mode else { return };
         for (slot, observed) in &self.observed {

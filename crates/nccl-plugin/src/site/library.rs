@@ -31,7 +31,7 @@ unsafe impl Sync for SiteTable {}
 /// The outcome of a search.
 #[derive(Debug)]
 enum Found {
-    /// NCCL would have loaded nothing either.
+    /// NCCL would load nothing, too.
     Nothing,
     /// A library opened, but linkwise cannot stand in front of its plugin; the reason is one sentence.
     Unusable(String),

@@ -19,7 +19,7 @@ use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// Largest number of algorithms or protocols of a table that is looked at.
+/// Largest number of algorithms or protocols of a table that linkwise reads.
 const STRIDE_MAX: c_int = 64;
 /// Entries from this cost on are a last resort.
 const FORBIDDEN_US: f32 = 1e9;
@@ -297,7 +297,7 @@ fn lift_zero(costs: &mut [f32]) {
     }
 }
 
-/// Linkwise may use other arms than AUTO.
+/// True if linkwise may use other arms than AUTO.
 fn acts() -> bool {
     static ACTS: OnceLock<bool> = OnceLock::new();
     *ACTS.get_or_init(|| matches!(crate::process::settings().mode, Mode::Profile | Mode::Adaptive))

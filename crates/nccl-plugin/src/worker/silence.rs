@@ -1,5 +1,5 @@
-//! The one case in which a call waits: its rank is bound, and the verdict has not arrived. The worker writes the state once, and ends the process if
-//! that is the setting.
+//! A call waits in one case: its rank is bound, and the verdict has not arrived. The worker writes the state once, and ends the process if the setting
+//! `on_silence` says so.
 
 use super::Worker;
 use crate::config::OnSilence;
