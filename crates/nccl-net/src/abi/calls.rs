@@ -1,5 +1,7 @@
 //! The functions of the network interface, by the version that changed their arguments.
 
+#![allow(clippy::missing_safety_doc, reason = "the contract of every function is NCCL's interface")]
+
 use super::properties::{PTR_CUDA, PTR_HOST};
 use super::{LOG, Logger, Status, guarded};
 use crate::process;

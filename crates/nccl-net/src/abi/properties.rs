@@ -1,5 +1,7 @@
 //! The properties of a device, in the layout of each version of the interface.
 
+#![allow(clippy::missing_safety_doc, reason = "the contract of every function is NCCL's interface")]
+
 use super::{Status, guarded};
 use crate::process;
 use net::limits::GROUPED_MAX;
