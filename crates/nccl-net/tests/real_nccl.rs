@@ -13,7 +13,7 @@ fn versions() -> Vec<String> {
 
 fn spec(version: &str, hosts: usize, gpus: u8, settings: &[(&str, &str)]) -> BytesSpec {
     let program = std::env::current_exe().unwrap();
-    let plugin = program.ancestors().nth(2).unwrap().join("liblinkwise_nccl_net.so");
+    let plugin = program.parent().unwrap().join("liblinkwise_nccl_net.so");
     let t = catalog::host_type("hgx-h100").unwrap();
     let cluster = Cluster { name: "net".into(), types: vec![t], ..Cluster::default() };
     let mut s = BytesSpec::new(cluster, Vec::new(), version.parse().unwrap());
