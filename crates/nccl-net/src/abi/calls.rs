@@ -32,12 +32,15 @@ pub unsafe extern "C" fn init_v11(
     logger: Logger,
     _profiler: *const c_void,
 ) -> Status {
-    if !context.is_null() {
-        // SAFETY: NCCL passes the address of its context pointer. The plugin needs no context; some callers refuse null.
+    // SAFETY: the same contract.
+    let status = unsafe { init_v8(logger) };
+    // The plugin needs no context, but some callers refuse null. Without a device it leaves null: NCCL 2.28 then tries its InfiniBand transport
+    // with the same pointer, and frees it if that fails.
+    if status == SUCCESS && !context.is_null() && !process::offer().nics.is_empty() {
+        // SAFETY: NCCL passes the address of its context pointer.
         unsafe { *context = (&raw const CONTEXT).cast_mut().cast() };
     }
-    // SAFETY: the same contract.
-    unsafe { init_v8(logger) }
+    status
 }
 
 static CONTEXT: u8 = 0;
