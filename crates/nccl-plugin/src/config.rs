@@ -12,11 +12,13 @@ use crate::rewards::Script;
 use agreement::Rendezvous;
 use agreement::launcher::{JobProcess, TORCHRUN, attempt, is_on_one_host, job, process};
 use agreement::transport::IntraNodeTransport;
-use plugin_base::settings::variable;
+use plugin_base::read::{READ_TIME_MAX, read_file_until};
+use plugin_base::settings::{not_text, variable};
 use plugin_base::{ConfigError, Sources};
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use variables::{KEYS, RENDEZVOUS_FALLBACK, TOKEN_FALLBACK};
 
 /// Default of `lead`, seconds.
@@ -219,6 +221,23 @@ fn test(from: &Sources<'_>) -> Result<TestOptions, ConfigError> {
 }
 
 impl Config {
+    /// The settings of a process with these variables. Files are read within [`READ_TIME_MAX`].
+    ///
+    /// # Errors
+    /// The first setting that is wrong, with its place: a variable that nothing reads, a value that is not UTF-8, or as [`Config::load`].
+    pub fn of_variables(variables: Vec<(OsString, OsString)>) -> Result<Self, ConfigError> {
+        let deadline = Instant::now() + READ_TIME_MAX;
+        if let Some(e) = not_text(variables.clone()) {
+            return Err(e);
+        }
+        let said = variables.iter().filter(|v| !v.1.is_empty()).map(|v| v.0.clone());
+        if let Some(e) = variables::unknown(said) {
+            return Err(e);
+        }
+        let text = |name: &str| variables.iter().find(|v| v.0 == name)?.1.to_str().map(str::to_owned);
+        Config::load(text, |path| read_file_until(path, deadline))
+    }
+
     /// Loads variables and the file that they name. `read` limits a file's size and the time to read it ([`plugin_base::read`]).
     ///
     /// # Errors

@@ -3,21 +3,17 @@
 use crate::abi::{self, LOG};
 use crate::canary::Candidate;
 use crate::comm::{Captured, Comm, Identity, RING_RECORDS, RING_RECORDS_TRACED, Role};
-use crate::config::{Config, Graphs, Mode, Reward, variables};
+use crate::config::{Config, Graphs, Mode, Reward};
 use crate::events::Events;
 use crate::job;
 use crate::made_on::{self, Here};
 use crate::worker::{MembershipChange, Worker};
-use plugin_base::read::{READ_TIME_MAX, read_file_until};
-use plugin_base::settings::not_text;
 use plugin_base::threads;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 pub static EVENTS: Events = Events::new();
 
@@ -92,15 +88,7 @@ fn running() -> MutexGuard<'static, Option<ProcessState>> {
 /// The settings, read once. An error is logged once and means off.
 pub fn settings() -> &'static Arc<Config> {
     CONFIG.get_or_init(|| {
-        let deadline = Instant::now() + READ_TIME_MAX;
-        let read = |path: &Path| read_file_until(path, deadline);
-        let loaded = match not_text(std::env::vars_os()) {
-            Some(e) => Err(e),
-            None => match variables::unknown(std::env::vars_os().filter(|v| !v.1.is_empty()).map(|v| v.0)) {
-                Some(e) => Err(e),
-                None => Config::load(|k| std::env::var(k).ok(), read),
-            },
-        };
+        let loaded = Config::of_variables(std::env::vars_os().collect());
         Arc::new(loaded.unwrap_or_else(|e| {
             LOG.warn(&format!("{e}; the plugin stays off"));
             let off = Config::load(|_| None, |_| Err(String::new()));
