@@ -2,7 +2,7 @@
 
 #[test]
 fn the_plugin_imports_tune_agreement_wire_and_little_else() {
-    let ours = ["agreement", "nccl-types", "plugin-base", "stats", "tune", "wire"];
+    let ours = ["agreement", "linalg", "nccl-types", "plugin-base", "stats", "tune", "wire"];
     let allowed = [&ours[..], &house::IN_A_JOB].concat();
     house::assert_dependencies(env!("CARGO_MANIFEST_DIR"), "nccl-plugin", &allowed);
     // Ranks compare the hash of these sources: two builds that could choose other arms must differ in it.
