@@ -124,9 +124,8 @@ impl Fit {
         let inside = best.residuals.iter().filter(|r| r.abs() < limit).count() as f64 / rows.len() as f64;
         let deviation = ((squares / freedom).sqrt() / inside.max(0.5)).max(DEVIATION_MIN);
         let inverse = best.factor.inverse();
-        let covariance = (0..effects).map(|i| {
-            (0..effects).map(|j| inverse.row(i.max(j))[i.min(j)] * deviation * deviation).collect()
-        });
+        let covariance = (0..effects)
+            .map(|i| (0..effects).map(|j| inverse.row(i.max(j))[i.min(j)] * deviation * deviation).collect());
         let mut steps = vec![0; effects];
         for (row, _) in rows.iter().zip(&best.residuals).filter(|(_, r)| r.abs() < DISAGREES * best.scale) {
             let shown = |arms: &[Option<usize>; LAG_MAX + 1]| {
