@@ -268,6 +268,28 @@ fn a_quick_kind_is_judged_end_to_end_and_stored_for_the_next_run() {
     assert_eq!(again, text, "the stored result is printed again");
 }
 
+/// Mean GBE by method of one kind of site.
+fn means(kind: &str, methods: &str) -> std::collections::BTreeMap<String, f64> {
+    let args = ["--kind", kind, "--seeds", "1", "--seed", "41", "--requests", "12", "--methods", methods];
+    let (code, out, err) = sites(&[&args[..], &["--format", "json"]].concat());
+    assert_eq!(code, 0, "{err}");
+    let v: Value = serde_json::from_str(&out).expect("JSON");
+    let of = |m: &Value| (m["method"].as_str().unwrap().to_owned(), m["mean_pct"].as_f64().unwrap());
+    v["kinds"][0]["methods"].as_array().unwrap().iter().map(of).collect()
+}
+
+#[test]
+fn leaves_that_the_file_lacks_cost_nothing_against_the_even_split_of_an_operator_who_knows_them() {
+    let of = means("leaf64-untold", "even,gp");
+    assert!(of["gp"] >= of["even"], "{of:?}");
+}
+
+#[test]
+fn a_fit_of_the_truths_own_form_is_between_the_even_split_and_full_knowledge() {
+    let of = means("leaf16", "even,form,smooth");
+    assert!(of["even"] < of["form"] && of["form"] <= of["smooth"] + 1.0, "{of:?}");
+}
+
 #[test]
 fn a_wrong_kind_is_answered_with_the_nearest_one() {
     let (code, _, err) = sites(&["--kind", "leef16"]);

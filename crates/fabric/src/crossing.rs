@@ -33,6 +33,20 @@ impl Crossings {
         self.tiers().filter(|t| spans(t.0)).map(|t| t.1).product()
     }
 
+    /// The least rate of hosts, each with its rate, on a ring on which hosts below one switch are adjacent: the flows that
+    /// a host exchanges over a tier load its rate more. O(hosts x tiers).
+    pub fn least_rate(&self, cluster: &Cluster, hosts: impl Iterator<Item = (HostId, f64)>) -> f64 {
+        let mut ring: Vec<(HostId, f64)> = hosts.collect();
+        let key = |h: &(HostId, f64)| (cluster.switches_above(h.0), h.0);
+        if !ring.is_sorted_by_key(key) {
+            ring.sort_by_cached_key(key);
+        }
+        let job = self.of_job(cluster, ring.iter().map(|h| h.0));
+        let n = ring.len();
+        let load = |i: usize| job.as_ref().map_or(1.0, |j| j.load((i + n - 1) % n, i).max(j.load(i, (i + 1) % n)));
+        (0..n).map(|i| ring[i].1 / load(i)).fold(f64::INFINITY, f64::min)
+    }
+
     /// The hosts in an order in which hosts below one switch are adjacent on every tier, as positions.
     pub(crate) fn grouped(cluster: &Cluster, hosts: &[(HostId, GpuMask)]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..hosts.len() as u32).collect();
@@ -103,6 +117,16 @@ mod tests {
         let across = share("n[0-5]:[0-7]");
         assert!((0.6..0.95).contains(&across), "{across}");
         assert!(busbw_gb_per_s(&c, "n[0-5]:[0-7]", 0.5) < busbw_gb_per_s(&c, "n[0-5]:[0-7]", 0.7));
+    }
+
+    #[test]
+    fn the_least_rate_counts_the_loss_of_hosts_at_the_edges_of_switches_only() {
+        let c = site();
+        let crossings = Crossings::new(vec![0.5]).unwrap();
+        let least = |rates: &[(u32, f64)]| crossings.least_rate(&c, rates.iter().map(|r| (topology::HostId(r.0), r.1)));
+        assert_eq!(least(&[(0, 8.0), (1, 5.0), (2, 8.0)]), 5.0, "below one switch");
+        assert_eq!(least(&[(0, 8.0), (1, 5.0), (2, 8.0), (4, 8.0)]), 4.0, "the edges decide, host 1 is inside");
+        assert_eq!(least(&[(4, 8.0), (2, 8.0), (0, 5.0), (1, 8.0)]), 2.5, "host 0 is at an edge, in whatever order");
     }
 
     #[test]

@@ -29,6 +29,11 @@ const CANDIDATES_MAX: usize = 20_000;
 const EVEN_ONE_IN: usize = 3;
 /// Maximum ratio of draws of the smallest host count to draws of the largest, if runs are drawn by job size.
 const MOST_TIMES: usize = 64;
+/// A site of more hosts has several switches, whether its file names them or not.
+const HOSTS_OF_ONE_SWITCH_MAX: usize = 32;
+/// Probability that the hosts of an allocation are neighbours in the file, where the file lacks the switches: neighbours
+/// are often below one switch, and random hosts of a large site almost never.
+const NEIGHBOURS: f64 = 0.4;
 /// Probability that a host's GPUs are drawn without regard to their links.
 const RANDOM_MASK: f64 = 0.25;
 /// Probability that the GPUs of an allocation are moved to the same rails on every host, on a network with rails.
@@ -221,6 +226,8 @@ struct Sampler<'a> {
     align: bool,
     /// By tier with several switches: the idle hosts of each of its switches that has two or more.
     below_switches: Vec<Vec<Vec<(HostId, GpuMask)>>>,
+    /// The site has more hosts than one switch has ports, and its file names no switch.
+    untold: bool,
 }
 
 impl<'a> Sampler<'a> {
@@ -240,7 +247,11 @@ impl<'a> Sampler<'a> {
         let below_switches: Vec<_> = (0..tiers).map(below).filter(|switches| switches.len() >= 2).collect();
         let (fabric, rng) = (fabric::Fabric::new(cluster), ChaCha8Rng::seed_from_u64(seed));
         let align = cluster.network.rails.is_some();
-        Sampler { cluster, idle, fabric, rng, seed, scale, align, below_switches }
+        let untold = scale.by_job_size
+            && cluster.tiers().is_empty()
+            && cluster.network.rails.is_none()
+            && cluster.hosts.len() > HOSTS_OF_ONE_SWITCH_MAX;
+        Sampler { cluster, idle, fabric, rng, seed, scale, align, below_switches, untold }
     }
 
     /// The largest number of idle GPUs of a host.
@@ -309,6 +320,10 @@ impl<'a> Sampler<'a> {
             if !enough.is_empty() {
                 hosts.clone_from(&switches[enough[self.rng.random_range(0..enough.len())]]);
             }
+        }
+        if self.untold && count < hosts.len() && self.rng.random_bool(NEIGHBOURS) {
+            let first = self.rng.random_range(0..=hosts.len() - count);
+            return hosts.split_off(first).into_iter().take(count).collect();
         }
         let count = count.min(hosts.len());
         for i in 0..count {

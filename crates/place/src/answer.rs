@@ -163,8 +163,22 @@ const UNEVEN_HOSTS_SHARE: f64 = 0.75;
 /// Answers a request by any search.
 ///
 /// If equal counts are only preferred and need more hosts than necessary, the request is also searched with any counts,
-/// and the better answer wins.
+/// and the better answer wins. Switches that the readings show count as if the cluster file had them.
 pub fn answer_with(
+    search: &dyn Search,
+    cluster: &Cluster,
+    model: &dyn BandwidthModel,
+    request: &Request,
+) -> Result<Answer, Refusal> {
+    if let Some(found) = model.with_found_switches().filter(|_| cluster.network.tiers.is_empty()) {
+        let mut with = cluster.clone();
+        with.network.tiers.clone_from(&found.network.tiers);
+        return answer_on(search, &with, model, request);
+    }
+    answer_on(search, cluster, model, request)
+}
+
+fn answer_on(
     search: &dyn Search,
     cluster: &Cluster,
     model: &dyn BandwidthModel,

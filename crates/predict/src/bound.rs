@@ -144,7 +144,11 @@ impl Bounds<'_> {
         };
         memo.parts = list;
         let gpus: usize = parts.iter().map(|p| p.count as usize).sum();
-        let nic = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
+        let nics = parts.iter().map(|p| (p.host, p.nic_gb_per_s));
+        let nic = match self.site.crossings_ref() {
+            Some(c) => c.least_rate(&self.site.cluster, nics),
+            None => nics.map(|n| n.1).fold(f64::INFINITY, f64::min),
+        };
         let nics = nics_gb_per_s(nic, parts.len(), gpus);
         let intra = Self::intra(parts).0;
         let v = intra.min(physics);
@@ -227,8 +231,9 @@ pub fn network_at_most_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize
         }
 }
 
-/// The thinnest host's NICs, GB/s busbw. Two hosts use a tree, whose bus bandwidth is `2 (n - 1) / n` times the NICs'
-/// rate, because every byte crosses once per direction. More hosts behave like a ring (facts: measurements, section 5).
+/// The thinnest host's NICs, after the loss of its flows above switches, GB/s busbw. Two hosts use a tree, whose bus
+/// bandwidth is `2 (n - 1) / n` times the NICs' rate, because every byte crosses once per direction. More hosts behave
+/// like a ring (facts: measurements, section 5).
 fn nics_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize) -> f64 {
     if hosts == 2 { nic_min_gb_per_s * 2.0 * (gpus as f64 - 1.0) / gpus as f64 } else { nic_min_gb_per_s }
 }

@@ -153,6 +153,8 @@ pub(crate) fn calibrate(
     if seen.is_empty() {
         return (constants.clone(), known.clone());
     }
+    let with_switches = known.with_switches(cluster);
+    let cluster: &Cluster = &with_switches;
     let groups = groups_of_types(cluster);
     let start = Tuned {
         constants: constants.clone(),
@@ -160,7 +162,7 @@ pub(crate) fn calibrate(
         tiers: vec![TierRates::TOLD; cluster.tiers().len()],
     };
     let dials = dials(&start);
-    let slow = LearnedRates { slow: known.slow.clone(), ..LearnedRates::default() };
+    let slow = LearnedRates { slow: known.slow.clone(), switches: known.switches.clone(), ..LearnedRates::default() };
     let site = RefCell::new(slow.on(cluster));
     let c = Calibration { cluster, site, groups, physics, start, dials, collective, seen };
     let (from, mut free) = c.wrong_by_factors();
@@ -178,7 +180,7 @@ pub(crate) fn calibrate(
         }
         best = c.descend(best, &free);
     }
-    let rates = LearnedRates { slow: slow.slow, ..c.rates(&best) };
+    let rates = LearnedRates { slow: slow.slow, switches: slow.switches, ..c.rates(&best) };
     (best.constants, rates)
 }
 
@@ -230,7 +232,8 @@ impl Calibration<'_> {
         };
         let nics = self.groups.iter().zip(&t.nics).filter(|g| *g.1 != 1.0).flat_map(of_group).collect();
         let tiers = self.cluster.tiers().iter().zip(&t.tiers).filter(|x| *x.1 != TierRates::TOLD);
-        LearnedRates { nics, tiers: tiers.map(|(tier, r)| (tier.name.clone(), *r)).collect(), slow: Vec::new() }
+        let tiers = tiers.map(|(tier, r)| (tier.name.clone(), *r)).collect();
+        LearnedRates { nics, tiers, ..LearnedRates::default() }
     }
 
     /// The residual of every reading under the values `t`.

@@ -9,7 +9,7 @@ use crate::learned::{Learner, LearnerData, ReadingsOfSize, TrainingRun};
 use crate::model::{Correction, Model, SizeTables};
 use crate::names::Names;
 use crate::nccl::NcclNetwork;
-use crate::rates::{LearnedRates, SlowPart};
+use crate::rates::{LearnedRates, SlowPart, has_one_switch};
 use crate::shares::HostShareTable;
 use crate::sizes::Ladder;
 use crate::slow_parts;
@@ -38,6 +38,11 @@ const COMPARED_MAX: usize = 12;
 /// Number of alternating fits of slow parts and physics: constants fitted to a site with a slow part are wrong for that
 /// site.
 const SLOW_PARTS_ROUNDS: usize = 3;
+/// Clusters with more hosts and no switch in their file are tried with these numbers of hosts per switch.
+const HOSTS_OF_ONE_SWITCH_MAX: usize = 32;
+const HOSTS_PER_SWITCH: [usize; 4] = [4, 8, 16, 32];
+/// Minimum gain in the log density of left-out readings for switches that the file lacks.
+const FOUND_SWITCHES_GAIN: f64 = 10.0;
 /// Minimum gain in the log density of left-out readings for slow parts to be accepted.
 const SLOW_PARTS_GAIN: f64 = 2.0;
 
@@ -407,10 +412,14 @@ fn fit_gp(
     if let Some(known) = known {
         model.rates.slow = known.to_vec();
     }
-    let told = model.clone();
+    let mut told = model.clone();
     calibrate_physics(model, physics, constants, grouped, release);
     let readings = grouped.readings(model);
     fit_processes(model, &readings)?;
+    if let Some(better) = with_found_switches(model, &told, physics, constants, grouped, release)? {
+        told = told.at_rates(LearnedRates { switches: better.rates.switches.clone(), ..LearnedRates::default() });
+        *model = better;
+    }
     let search = if known.is_some() { Vec::new() } else { vec![model.clone(), told] };
     // A slow part can look like a wrong constant, and a wrong constant like a slow part: both orders are tried.
     let mut tried: Vec<LearnedRates> = Vec::new();
@@ -433,10 +442,6 @@ fn fit_gp(
         tried.push(other.rates.clone());
         let readings = grouped.readings(&other);
         fit_processes(&mut other, &readings)?;
-        let density = |m: &Model| match &m.correction {
-            Correction::Gp(gp) => gp.left_out_density(),
-            _ => f64::NEG_INFINITY,
-        };
         if density(&other) > density(model) + SLOW_PARTS_GAIN {
             *model = other;
         }
@@ -446,6 +451,48 @@ fn fit_gp(
     }
     report.slow_parts = model.rates.slow.clone();
     Ok(())
+}
+
+/// Log density of left-out readings.
+fn density(m: &Model) -> f64 {
+    match &m.correction {
+        Correction::Gp(gp) => gp.left_out_density(),
+        _ => f64::NEG_INFINITY,
+    }
+}
+
+/// The fit with switches that the cluster file lacks, if left-out readings support them: so many hosts are rarely below
+/// one switch, and the order of hosts in a file follows their racks. `None` if no number of hosts per switch helps.
+fn with_found_switches(
+    model: &Model,
+    told: &Model,
+    physics: &Fabric,
+    constants: &Constants,
+    grouped: &Grouped,
+    release: Release,
+) -> Result<Option<Model>, FitError> {
+    let cluster = &model.cluster;
+    let hosts = cluster.hosts.len();
+    if hosts <= HOSTS_OF_ONE_SWITCH_MAX || !has_one_switch(cluster) {
+        return Ok(None);
+    }
+    let mut best: Option<Model> = None;
+    for below in HOSTS_PER_SWITCH.into_iter().filter(|n| 2 * n <= hosts) {
+        let names: Vec<String> = cluster.hosts.iter().map(|h| h.name.clone()).collect();
+        let switches = names.chunks(below).map(<[String]>::to_vec).collect();
+        let mut other = told.clone().at_rates(LearnedRates { switches, ..told.rates.clone() });
+        calibrate_physics(&mut other, physics, constants, grouped, release);
+        // Only a loss between switches distinguishes them.
+        if other.rates.tiers.is_empty() {
+            continue;
+        }
+        let readings = grouped.readings(&other);
+        fit_processes(&mut other, &readings)?;
+        if density(&other) > best.as_ref().map_or(density(model) + FOUND_SWITCHES_GAIN, density) {
+            best = Some(other);
+        }
+    }
+    Ok(best)
 }
 
 /// The slow rails and switches that the readings show, at the rates of a model without slow parts.
@@ -461,7 +508,7 @@ pub fn slow_shared_parts(model: &Model, measurements: &[Measurement]) -> Vec<Slo
 /// Slow parts are unchanged.
 fn calibrate_physics(model: &mut Model, physics: &Fabric, constants: &Constants, grouped: &Grouped, release: Release) {
     let known = std::mem::take(&mut model.rates);
-    let start = LearnedRates { slow: known.slow, ..LearnedRates::default() };
+    let start = LearnedRates { slow: known.slow, switches: known.switches, ..LearnedRates::default() };
     *model = model.clone().at_rates(start.clone());
     let readings = grouped.readings(model);
     let (found, rates) = calibrate(&model.cluster, physics, constants, model.collective, &readings, &start);

@@ -7,7 +7,7 @@ use crate::intra::IntraTables;
 use crate::learned::LearnedModel;
 use crate::names::{NO_NUMBER, Names};
 use crate::nccl::NcclNetwork;
-use crate::rates::{LearnedRates, Part, RatedCluster};
+use crate::rates::{LearnedRates, Part, RatedCluster, has_one_switch};
 use crate::shares::{Candidates, HostShare, HostShareTable};
 use crate::sizes::{Ladder, nearest_measured};
 use rustc_hash::FxBuildHasher;
@@ -83,6 +83,10 @@ pub trait BandwidthModel: Send + Sync {
     /// hosts that are otherwise equal.
     fn host_effect(&self, _host: topology::HostId) -> f64 {
         0.0
+    }
+    /// The cluster with switches that readings show and its file lacks; None if there are none.
+    fn with_found_switches(&self) -> Option<&Cluster> {
+        None
     }
     /// Maximum number of hosts of any reading that the model learned from; None if the model does not report it.
     fn hosts_measured_max(&self) -> Option<usize> {
@@ -489,6 +493,10 @@ impl BandwidthModel for Model {
             Correction::Offset { .. } | Correction::Learned(_) => 0.0,
             Correction::Gp(gp) => gp.host_effect(self.names.number_of(host)),
         }
+    }
+
+    fn with_found_switches(&self) -> Option<&Cluster> {
+        (!self.rates.switches.is_empty() && has_one_switch(&self.cluster)).then_some(&self.site.cluster)
     }
 
     fn hosts_measured_max(&self) -> Option<usize> {

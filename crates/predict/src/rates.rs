@@ -8,9 +8,11 @@
 
 use fabric::Crossings;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use topology::{Bandwidth, Cluster, HostId};
+use topology::switches::{NamedSwitch, NamedSwitches, Switches};
+use topology::{Bandwidth, Cluster, HostId, Tier};
 
 /// Range of the factor of a host type's NICs. Files are wrong by up to a factor of ten (Gbit/s for GB/s).
 pub(crate) const NIC_FACTOR: (f64, f64) = (0.05, 20.0);
@@ -140,10 +142,17 @@ pub struct LearnedRates {
     /// By name of the tier. Absent tiers have the rates of the cluster file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tiers: BTreeMap<String, TierRates>,
+    /// Names of the hosts below each switch that the readings show, where the cluster file has no switches; empty if
+    /// they show none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<Vec<String>>,
     /// Parts slower than others of their kind, in the order found: the part with the largest gain first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowPart>,
 }
+
+/// Name of the tier of [`LearnedRates::switches`].
+pub(crate) const FOUND_TIER: &str = "found";
 
 impl LearnedRates {
     /// True if the readings correct no rate of the cluster file.
@@ -165,12 +174,42 @@ impl LearnedRates {
                 host.clone_from(new);
             }
         }
+        for host in self.switches.iter_mut().flatten() {
+            if let Some(new) = names.get(host) {
+                host.clone_from(new);
+            }
+        }
         self
+    }
+
+    /// The cluster with the switches that the readings show, if its file has none. Hosts that were unknown then have
+    /// switches of their own. O(hosts).
+    pub(crate) fn with_switches<'c>(&self, cluster: &'c Cluster) -> Cow<'c, Cluster> {
+        if self.switches.is_empty() || !has_one_switch(cluster) {
+            return Cow::Borrowed(cluster);
+        }
+        let number = self.switches.iter().enumerate().flat_map(|(i, s)| s.iter().map(move |n| (n.as_str(), i)));
+        let number: HashMap<&str, usize> = number.collect();
+        let mut below: BTreeMap<(usize, u32), Vec<HostId>> = BTreeMap::new();
+        for h in cluster.host_ids() {
+            let key = number.get(cluster.host(h).name.as_str()).map_or((usize::MAX, h.0), |s| (*s, 0));
+            below.entry(key).or_default().push(h);
+        }
+        let named = below.into_values().map(|hosts| NamedSwitch { name: cluster.host_list(hosts.clone()), hosts });
+        let Ok(switches) = NamedSwitches::new(named) else { return Cow::Borrowed(cluster) };
+        let tier = Tier { name: FOUND_TIER.into(), switches: Switches::Named(switches), oversubscription: 1.0 };
+        let mut with = cluster.clone();
+        with.network.tiers = vec![tier];
+        Cow::Owned(with)
     }
 
     /// Checks rates read from a file.
     pub(crate) fn check(&self) -> Result<(), String> {
         let within = |v: f64, range: (f64, f64)| v.is_finite() && v >= 0.5 * range.0 && v <= 2.0 * range.1;
+        let known = self.switches.iter().map(Vec::len).sum::<usize>();
+        if known > topology::HOSTS_MAX || self.switches.iter().any(Vec::is_empty) {
+            return Err("a switch without hosts, or too many hosts".into());
+        }
         let fine = self.nics.values().all(|f| within(*f, NIC_FACTOR))
             && self.tiers.values().all(|t| within(t.uplinks, UPLINK_FACTOR) && t.kept > 0.0 && t.kept <= 1.0)
             && self.slow.iter().all(|s| s.factor.is_finite() && (0.0..=1.0).contains(&s.factor));
@@ -182,12 +221,13 @@ impl LearnedRates {
 
     /// The cluster at these rates. O(hosts x slow parts).
     pub(crate) fn on(&self, cluster: &Cluster) -> RatedCluster {
-        let mut rated = cluster.clone();
+        let cluster = self.with_switches(cluster);
+        let mut rated = cluster.clone().into_owned();
         for s in &self.slow {
-            slow_down(&mut rated, &s.part.nics(cluster), s.factor);
+            slow_down(&mut rated, &s.part.nics(&cluster), s.factor);
         }
         let mut site = RatedCluster::new(rated);
-        site.set_shared(cluster, self);
+        site.set_shared(&cluster, self);
         site
     }
 
@@ -195,6 +235,12 @@ impl LearnedRates {
     fn tier(&self, name: &str) -> TierRates {
         self.tiers.get(name).copied().unwrap_or(TierRates::TOLD)
     }
+}
+
+/// True if the file of a cluster places all hosts below a single switch.
+pub(crate) fn has_one_switch(cluster: &Cluster) -> bool {
+    let network = &cluster.network;
+    network.tiers.is_empty() && network.host_links.is_empty() && network.rails.is_none()
 }
 
 /// Multiplies the health of the given NICs of hosts by `factor`.
@@ -224,8 +270,7 @@ impl RatedCluster {
     /// The cluster at the rates of its file. O(hosts).
     fn new(cluster: Cluster) -> RatedCluster {
         let kinds = RatedCluster::kinds_of(&cluster);
-        let network = &cluster.network;
-        let one_switch = network.tiers.is_empty() && network.host_links.is_empty() && network.rails.is_none();
+        let one_switch = has_one_switch(&cluster);
         RatedCluster { cluster, kinds, crossings: None, one_switch }
     }
 
@@ -272,6 +317,11 @@ impl RatedCluster {
     /// True if the position of a host in the network does not affect bandwidth.
     pub(crate) fn is_one_switch(&self) -> bool {
         self.one_switch
+    }
+
+    /// The same without a copy.
+    pub(crate) fn crossings_ref(&self) -> Option<&Crossings> {
+        self.crossings.as_deref()
     }
 
     /// What flows lose above switches; None if nothing.

@@ -58,10 +58,21 @@ impl Site {
         Allocation::new(parts)
     }
 
+    /// The GPUs of a job on neighbouring hosts.
+    fn job_on_neighbours(&mut self) -> Allocation {
+        let a = self.job();
+        let first = self.rng.random_range(0..=self.real.hosts.len() - a.host_count()) as u32;
+        Allocation::new((first..).zip(a.parts()).map(|(h, p)| (HostId(h), p.1)))
+    }
+
     fn readings(&mut self, n: usize, noise: f64) -> Vec<Measurement> {
+        self.readings_of(n, noise, |s, _| s.job())
+    }
+
+    fn readings_of(&mut self, n: usize, noise: f64, job: impl Fn(&mut Site, usize) -> Allocation) -> Vec<Measurement> {
         (0..n)
             .map(|i| {
-                let a = self.job();
+                let a = job(self, i);
                 let e = (0..12).map(|_| self.rng.random::<f64>()).sum::<f64>() - 6.0;
                 let v = self.busbw(&a) * (noise * e).exp();
                 let mut m = Measurement::new(a, OP, SIZE, Bandwidth::from_gb_per_s(v), Source::Simulated);
@@ -112,6 +123,35 @@ fn nics_that_the_file_has_wrong_by_four_times_cost_little_after_a_hundred_readin
         assert!((factor * times).ln().abs() < 0.25, "NICs at {times}: {factor}");
         let (wrong, right) = (site.error(&model), site.error(&right));
         assert!(wrong < right + 0.02 && wrong < 0.06, "NICs at {times}: {wrong} off, with the right file {right}");
+    }
+}
+
+#[test]
+fn switches_that_the_file_of_a_large_site_lacks_are_found_where_flows_between_them_lose() {
+    let (real, told) = (leaves(48, 8), hosts(48));
+    let on = |from: u32| Allocation::new((from..from + 6).map(|h| (HostId(h), GpuMask(0xff))));
+    for kept in [0.7, 1.0] {
+        let mut site = Site { kept, ..Site::new(real.clone(), 5) };
+        let rows = site.readings_of(100, 0.02, |s, i| if i % 2 == 0 { s.job() } else { s.job_on_neighbours() });
+        let (model, _) = fitted(&told, &rows);
+        let of = |m: &Model, from| m.predict_allocation(SIZE, &on(from)).busbw_gb_per_s;
+        let ratio = of(&model, 5) / of(&model, 8);
+        if kept == 1.0 {
+            assert!(model.rates().switches.is_empty() && model.with_found_switches().is_none(), "{:?}", model.rates());
+            assert!((ratio - 1.0).abs() < 0.05, "{ratio}");
+            continue;
+        }
+        let found = model.with_found_switches().expect("switches");
+        assert_eq!((found.switch_count(0), found.hosts_below(0, 1).len()), (6, 8));
+        assert!((0.6..0.85).contains(&ratio), "{ratio}");
+        let again = Model::load(&model.save().unwrap(), &ModelKinds::shipped()).unwrap();
+        assert_eq!((again.rates(), of(&again, 5)), (model.rates(), of(&model, 5)));
+        // The first host leaves: switches are known by the names of their hosts.
+        let mut fewer = told.clone();
+        fewer.hosts.remove(0);
+        let there = model.clone().on(&fewer);
+        assert!((of(&there, 7) / of(&model, 8)).ln().abs() < 1e-9);
+        assert!(of(&there, 4) < 0.85 * of(&there, 7));
     }
 }
 

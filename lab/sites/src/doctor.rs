@@ -92,6 +92,8 @@ struct Run {
     readings: usize,
     /// Number of readings after which all slow NICs, and nothing else, were named until the end.
     complete_after: Option<usize>,
+    /// Probability of the true set to a decoder that knows the truth's form.
+    decoder: Option<f64>,
     /// Mean and maximum time of one diagnosis, seconds.
     diagnosis_s: f64,
     diagnosis_max_s: f64,
@@ -133,6 +135,7 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
     let path = folder.path().join("readings.db");
     let mut store = Store::create(&path, site.cluster()).map_err(|e| e.to_string())?;
     let mut readings = 0;
+    let mut taken = Vec::new();
     let mut times = Vec::new();
     let mut complete_after = None;
     let answer;
@@ -157,14 +160,14 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
         Design::Asked => {
             let sweep = engine::rail_sweep(site.cluster(), &site.cluster().usable());
             for a in sweep.into_iter().take(args.readings) {
-                take(&site, &mut store, a, readings)?;
+                taken.push(take(&site, &mut store, a, readings)?);
                 readings += 1;
             }
             answer = loop {
                 let d = diagnose(&path, readings)?;
                 let next = d.measure_next.as_ref().map(|g| g.allocation(site.cluster()));
                 match next {
-                    Some(a) if readings < args.readings => take(&site, &mut store, a, readings)?,
+                    Some(a) if readings < args.readings => taken.push(take(&site, &mut store, a, readings)?),
                     _ => break d,
                 }
                 readings += 1;
@@ -172,7 +175,10 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
         }
     }
     let j = Judged::new(&site, &truth, &answer);
+    let decoder = (slow > 0 && design == Design::Asked)
+        .then(|| crate::decoder::probability(&site, &truth, (args.left[0], args.left[1]), &taken));
     Ok(Run {
+        decoder,
         design,
         slow,
         seed,
@@ -192,12 +198,13 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
 }
 
 /// Stores the reading of an allocation.
-fn take(site: &Site, store: &mut Store, a: Allocation, number: usize) -> Result<(), String> {
+fn take(site: &Site, store: &mut Store, a: Allocation, number: usize) -> Result<(Allocation, f64), String> {
     let v = site.reading(&a, number as u64).ok_or("a reading without GPUs")?;
-    let mut m = Measurement::new(a, site.collective(), site.size(), Bandwidth::from_gb_per_s(v), Source::Simulated);
+    let mut m =
+        Measurement::new(a.clone(), site.collective(), site.size(), Bandwidth::from_gb_per_s(v), Source::Simulated);
     m.taken_at_unix_s = Some(AT_UNIX_S + STEP_S * number as f64);
     store.insert(&m.into()).map_err(|e| e.to_string())?;
-    Ok(())
+    Ok((a, v))
 }
 
 /// The names of slow NICs, in the form of the doctor.
@@ -269,7 +276,8 @@ fn print(args: &Args, runs: &[Run]) -> Result<(), Failure> {
     let head = format!(
         "SIMULATED sites of {} hosts (hgx-h100), not measured. A reading has {:.0} % noise; slow NICs keep {:.0} to {:.0} % of their rate. \
          asked: a reading of every rail, then the readings that the doctor asks for, {} at most. measure: {} samples of `linkwise measure`. \
-         complete: runs in which all slow NICs are named and nothing else. false part: named on a host with a slow NIC, but not this NIC. \
+         complete: runs in which all slow NICs are named and nothing else. decoder: runs in which the true set is probable to a \
+         decoder that knows the truth's form. false part: named on a host with a slow NIC, but not this NIC. \
          Seconds are of one diagnosis.",
         args.hosts,
         100.0 * args.noise,
@@ -284,6 +292,7 @@ fn print(args: &Args, runs: &[Run]) -> Result<(), Failure> {
         "slow NICs",
         "runs",
         "complete",
+        "decoder",
         "NICs named %",
         "host found %",
         "false part",
@@ -307,6 +316,7 @@ fn print(args: &Args, runs: &[Run]) -> Result<(), Failure> {
             slow.to_string(),
             own.len().to_string(),
             own.iter().filter(|r| r.complete_after.is_some()).count().to_string(),
+            sum(&|r| usize::from(r.decoder.is_some_and(|p| p > 0.5))).to_string(),
             share(sum(&|r| r.found)),
             share(sum(&|r| r.host_found)),
             sum(&|r| r.wrong_part).to_string(),

@@ -5,6 +5,7 @@
 //! bandwidth.
 
 use crate::backend::measure_site;
+use crate::form::fit_form;
 use crate::requests::{Ask, requests};
 use crate::rules;
 use engine::{Engine, EngineError, FitRequest, PlaceQuery};
@@ -24,6 +25,10 @@ const RANDOM_DRAWS: usize = 20;
 
 /// The default methods, first those that use no readings.
 pub const METHODS: [&str; 8] = ["even", "packed", "slurm", "kueue", "random", "bound", "gp", "smooth"];
+
+/// The method that knows the form of the truth and its distributions, and has the same readings as the models: what
+/// no model can exceed by much.
+pub const FORM: &str = "form";
 
 /// The settings of a cell.
 #[derive(Clone, Debug)]
@@ -121,6 +126,7 @@ pub fn cell(kind: &str, seed: u64, settings: &Settings) -> Result<Cell, String> 
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let path = folder.path().join("readings.db");
     let rule = |m: &str| METHODS.contains(&m) && !["bound", "gp"].contains(&m);
+    let form = settings.methods.iter().any(|m| m == FORM);
     let mut readings = 0;
     if settings.methods.iter().any(|m| !rule(m)) {
         let mut store = Store::create(&path, drawn.measured.cluster()).map_err(|e| e.to_string())?;
@@ -130,7 +136,17 @@ pub fn cell(kind: &str, seed: u64, settings: &Settings) -> Result<Cell, String> 
     let site = &drawn.placed;
     let mut chosen: Vec<BTreeMap<String, Option<Chosen>>> = asks.iter().map(|_| BTreeMap::new()).collect();
     let mut models = BTreeMap::new();
-    for method in settings.methods.iter().filter(|m| !["random", "smooth"].contains(&m.as_str())) {
+    // The even split and the packed choice exist wherever the request can be met.
+    let starts = |ask: &Ask| ["even", "packed"].into_iter().filter_map(|m| by_rule(m, site, ask)).collect::<Vec<_>>();
+    if form {
+        let fitted = fit_form(&drawn.measured, &path)?;
+        for (i, (ask, chosen)) in asks.iter().zip(&mut chosen).enumerate() {
+            let found =
+                fitted.as_ref().and_then(|s| search(s, &ask.free, ask.gpus, &starts(ask), seed << 16 | i as u64));
+            chosen.insert(FORM.into(), found.map(|f| Chosen { gpus: f.smooth, predicted_gb_per_s: None }));
+        }
+    }
+    for method in settings.methods.iter().filter(|m| !["random", "smooth", FORM].contains(&m.as_str())) {
         if rule(method) {
             for (ask, chosen) in asks.iter().zip(&mut chosen) {
                 let gpus = by_rule(method, site, ask);

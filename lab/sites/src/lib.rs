@@ -3,8 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod decoder;
 pub mod doctor;
 mod evaluate;
+mod form;
 mod print;
 mod requests;
 pub mod rules;
@@ -31,7 +33,8 @@ const QUICK: (usize, u64) = (12, 1);
     linkwise-lab sites --kind leaf64,pods128 --methods even,gp,smooth\n  \
     linkwise-lab sites --resume out/sites --format json\n\n\
     Methods: even, packed, slurm, kueue, random (no readings); bound, gp or another kind of model (fitted and asked \
-    as `linkwise fit` and `linkwise place` do); smooth (knows everything except the irregularity of single splits). \
+    as `linkwise fit` and `linkwise place` do); form (fits the truth's own form to the same readings; kinds without \
+    defects); smooth (knows everything except the irregularity of single splits). \
     All bandwidths are simulated.")]
 pub struct Args {
     /// Kinds of sites [default: all]

@@ -2,7 +2,7 @@
 
 use super::kinds::Kind;
 use super::network::{Network, Node, Port, Switch};
-use super::{Drawn, Site};
+use super::{Drawn, Form, Site};
 use crate::intra::{Flavour, Intra};
 use crate::randomness::Keyed;
 use crate::truth::About;
@@ -30,6 +30,15 @@ pub(super) enum Nics {
     True,
     Times(f64),
     Absent,
+}
+
+/// A state of the network.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    /// All that is drawn has its mean, and nothing is slow.
+    Typical,
+    Measured,
+    Drifted,
 }
 
 /// The change between measuring and placing.
@@ -204,7 +213,13 @@ impl Draft {
         self.leaf_of.iter().max().map_or(1, |m| usize::from(*m) + 1)
     }
 
-    fn network(&self, drift: bool) -> Network {
+    fn network(&self, state: State) -> Network {
+        let (drift, typical) = (state == State::Drifted, state == State::Typical);
+        let normal = |key: Keyed| if typical { 0.0 } else { key.normal() };
+        let between = |purpose: u64, r: Range<f64>| match typical {
+            true => 0.5 * (r.start + r.end),
+            false => self.between(purpose, r),
+        };
         let rails = if self.rails { self.types.iter().map(|t| t.nics.len()).max().unwrap_or(1) } else { 1 };
         let (hosts, units) = (self.hosts.len(), self.units());
         let pod_of = |h: usize| (h / self.pod_hosts.max(1)) as u16;
@@ -216,11 +231,11 @@ impl Draft {
         let mut nodes = Vec::new();
         for h in 0..hosts {
             let t = &self.types[self.hosts[h]];
-            let luck = (HOST_SPREAD * self.key.with(3000 + h as u64).normal()).exp() * drifted(60_000 + h as u64, 0.04);
+            let luck = (HOST_SPREAD * normal(self.key.with(3000 + h as u64))).exp() * drifted(60_000 + h as u64, 0.04);
             let luck = if fallen == Some(h) { 0.6 * luck } else { luck };
             let port = |(p, nic): (usize, &Nic)| {
-                let own = (PORT_SPREAD * self.key.with((4000 + h as u64) << 8 | p as u64).normal()).exp();
-                let left: f64 = self.slow.iter().filter(|s| (s.0, s.1) == (h, p)).map(|s| s.2).product();
+                let own = (PORT_SPREAD * normal(self.key.with((4000 + h as u64) << 8 | p as u64))).exp();
+                let left: f64 = self.slow.iter().filter(|s| !typical && (s.0, s.1) == (h, p)).map(|s| s.2).product();
                 let leaf =
                     if self.rails { usize::from(self.leaf_of[h]) * rails + p } else { usize::from(self.leaf_of[h]) };
                 below.0[leaf] += nic.line_rate.gb_per_s();
@@ -237,8 +252,8 @@ impl Draft {
         }
         let switch = |of: u64, i: usize, above: u16, below: f64, loss: &Range<f64>, over: f64| {
             let id = of + i as u64;
-            let lost = self.between(id, loss.clone()) * drifted(id + 61_000, 0.25);
-            let traffic = over * self.between(id + 500, BACKGROUND);
+            let lost = between(id, loss.clone()) * drifted(id + 61_000, 0.25);
+            let traffic = over * between(id + 500, BACKGROUND);
             Switch { above, up_gb_per_s: below / over, keeps: (1.0 - lost) * (1.0 / traffic).min(1.0) }
         };
         let leaves = (0..units * rails).map(|i| {
@@ -248,6 +263,27 @@ impl Draft {
         });
         let pods = (0..pods).map(|i| switch(6000, i, 0, below.1[i], &self.pod_loss, self.oversubscription[1]));
         Network::new(nodes, leaves.collect(), pods.collect())
+    }
+
+    /// What is known of the site without a reading, if nothing is slow and nothing changes.
+    fn form(&self) -> Option<Form> {
+        if !self.slow.is_empty() || !matches!(self.after, After::Nothing) {
+            return None;
+        }
+        let typical = self.network(State::Typical);
+        let kept = |lost: f64, traffic: f64| (1.0 - lost) * (1.0 / traffic).min(1.0);
+        // Deviation of the logarithm of a uniform number.
+        let sd = |loss: &Range<f64>, over: f64| {
+            let (most, least) = (kept(loss.start, over * BACKGROUND.start), kept(loss.end, over * BACKGROUND.end));
+            (most / least).ln() / 12f64.sqrt()
+        };
+        let [leaves, pods] = self.oversubscription;
+        Some(Form {
+            typical,
+            host_sd: HOST_SPREAD,
+            leaf_sd: sd(&self.leaf_loss, leaves),
+            pod_sd: sd(&self.pod_loss, pods),
+        })
     }
 
     /// By level, the switch above every host; only levels with more than one switch.
@@ -296,6 +332,7 @@ impl Draft {
         let intra = Arc::new(Intra::new(&there, Flavour::AllReduce, self.key.with(1).uniform().to_bits(), INSIDE)?);
         let file = self.file();
         let all: Vec<usize> = (0..self.hosts.len()).collect();
+        let form = Arc::new(self.form());
         let site = |network: &Network, hosts: &[usize]| -> Result<Site, String> {
             let mut cluster = file.clone();
             cluster.hosts = hosts.iter().map(|h| file.hosts[*h].clone()).collect();
@@ -316,13 +353,14 @@ impl Draft {
                 seed: self.key.with(2).uniform().to_bits(),
                 noise: self.noise,
                 outliers: self.outliers,
+                form: form.clone(),
                 switches: self.switches().iter().map(|l| hosts.iter().map(|h| l[*h]).collect()).collect(),
             })
         };
-        let network = self.network(false);
+        let network = self.network(State::Measured);
         let (measured, placed) = match &self.after {
             After::Nothing => (site(&network, &all)?, site(&network, &all)?),
-            After::Drift => (site(&network, &all)?, site(&self.network(true), &all)?),
+            After::Drift => (site(&network, &all)?, site(&self.network(State::Drifted), &all)?),
             After::Hosts { measured, placed } => (site(&network, measured)?, site(&network, placed)?),
         };
         Ok(Drawn { measured, placed, contended: self.contended })

@@ -160,12 +160,8 @@ pub fn draw_slow_nics(
         .into_iter()
         .map(|i| SlowNic { host: HostId((i / rails) as u32), nic: (i % rails) as u8, left: share(i) })
         .collect();
-    let draft = Draft::new(key.with(3)).flat(hosts).readings(noise, 0.0);
-    let draft = slow.iter().fold(draft, |d, s| {
-        let (h, p) = (s.host.index(), usize::from(s.nic));
-        d.slow_ports(h..h + 1, p..p + 1, s.left)
-    });
-    Ok((draft.draw(&kind, seed)?.measured, slow))
+    let healthy = Draft::new(key.with(3)).flat(hosts).readings(noise, 0.0).draw(&kind, seed)?.measured;
+    Ok((healthy.with_slow(&slow), slow))
 }
 
 /// Maximum number of hosts of [`draw_slow_nics`].

@@ -40,8 +40,19 @@ pub struct Site {
     seed: u64,
     noise: f64,
     outliers: f64,
+    form: Arc<Option<Form>>,
     /// By level from the hosts up: the switch above every host.
     switches: Vec<Vec<u32>>,
+}
+
+/// What is known of a site without a reading: the form of its truth, and the distributions of what is drawn.
+struct Form {
+    /// The network with the mean of all that is drawn.
+    typical: Network,
+    /// Deviations of the logarithms of a host's rate, and of the share that flows keep at a leaf and at a pod.
+    host_sd: f64,
+    leaf_sd: f64,
+    pod_sd: f64,
 }
 
 /// A site when it is measured and when jobs are placed.
@@ -59,6 +70,39 @@ impl Site {
     /// the cluster file cannot express them. Empty if one switch connects all hosts.
     pub fn switches(&self) -> &[Vec<u32>] {
         &self.switches
+    }
+
+    /// Number of unknown quantities of [`Site::supposed`]; 0 on kinds with defects or changes.
+    pub fn unknowns(&self) -> usize {
+        self.form.as_ref().as_ref().map_or(0, |f| f.typical.nodes.len() + f.typical.leaves.len() + f.typical.pods.len())
+    }
+
+    /// The site as known by the form of its truth and by these deviations of hosts, leaves and pods from their means, in
+    /// standard deviations. Each has mean 0 and deviation 1. Independent of the hidden facts. Panics if their number is
+    /// not [`Site::unknowns`].
+    pub fn supposed(&self, deviations: &[f64]) -> Site {
+        assert!(deviations.len() == self.unknowns() && !deviations.is_empty(), "a number for every unknown");
+        let mut site = self.clone();
+        let Some(form) = self.form.as_ref() else { return site };
+        site.network = form.typical.clone();
+        let mut z = deviations.iter();
+        let mut factor = |sd: f64| z.next().map_or(1.0, |z| (sd * z).exp());
+        for node in &mut site.network.nodes {
+            let f = factor(form.host_sd);
+            node.ports.iter_mut().for_each(|p| p.gb_per_s *= f);
+        }
+        site.network.leaves.iter_mut().for_each(|s| s.keeps = (s.keeps * factor(form.leaf_sd)).min(1.0));
+        site.network.pods.iter_mut().for_each(|s| s.keeps = (s.keeps * factor(form.pod_sd)).min(1.0));
+        site
+    }
+
+    /// The same site with slow NICs.
+    pub fn with_slow(&self, slow: &[SlowNic]) -> Site {
+        let mut site = self.clone();
+        for s in slow {
+            site.network.nodes[s.host.index()].ports[usize::from(s.nic)].gb_per_s *= s.left;
+        }
+        site
     }
 
     /// The same site with running jobs on these GPUs.
