@@ -1,8 +1,8 @@
 //! What the readings of a site tell about its slow NICs to a decoder that knows the truth's form, the noise and the
 //! healthy bandwidths: a limit for the diagnosis, which knows none of them.
 //!
-//! The probability of the true set among all sets that differ from it by one NIC: one NIC replaced by another, left out,
-//! or added. Shares of the others have their most probable values; the share of the NIC that differs is summed over. The
+//! The probability of the true set among all sets in which another NIC replaces one of its own.
+//! Shares of the others have their most probable values; the share of the NIC that differs is summed over. The
 //! truth's bandwidth with several slow NICs follows from that with one: a p-norm over hosts.
 
 use topology::{Allocation, HostId};
