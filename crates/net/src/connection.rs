@@ -14,14 +14,18 @@ use crate::rails::{Cells, View};
 use crate::receiver::{Place, Receiver};
 use crate::sender::{Micros, Order, Outbox, Sender};
 use crate::shared::{Common, Job, Link, Post, Shared, Status};
-use crate::sockets::Socket;
+use crate::sockets::{SILENT_HOST_US_MAX, Socket};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A connection without any path for this time has failed.
-pub(crate) const GONE_US: Micros = 10_000_000;
+const GONE_US: Micros = 10_000_000;
+/// Bound that the documents promise: a peer whose host is gone is an error after this time. The slack is for timers and a busy machine.
+const BOUND_US: Micros = 30_000_000;
+const SLACK_US: Micros = 4_000_000;
+const _: () = assert!(SILENT_HOST_US_MAX + GONE_US + SLACK_US <= BOUND_US);
 /// A connection attempt that has no path after this time has failed.
 pub(crate) const CONNECT_US_MAX: Micros = 20_000_000;
 /// After its first path a connection waits this long for the others before it is ready.
@@ -31,8 +35,8 @@ const LINGER_US: Micros = 2_000_000;
 /// After the peer's first word that it closes, other paths may bring what was sent before for this time.
 const BYE_US: Micros = 500_000;
 /// First and longest pause before a lost path is dialled again.
-const DIAL_US: Micros = 100_000;
-const DIAL_US_MAX: Micros = 2_000_000;
+const PAUSE_US: Micros = 100_000;
+const PAUSE_US_MAX: Micros = 2_000_000;
 
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one per connection")]
@@ -129,7 +133,7 @@ impl Dialer {
     pub fn new(common: &Common, handle: Handle, secret: Vec<u8>, connection: u64, home: usize) -> Self {
         let remote = handle.addresses.clone();
         let pairs = pairs(&common.addresses, &remote, home);
-        let (dials, pauses) = ([Dial::At(0); PATHS_MAX], [DIAL_US; PATHS_MAX]);
+        let (dials, pauses) = ([Dial::At(0); PATHS_MAX], [PAUSE_US; PATHS_MAX]);
         Dialer { handle, secret, connection, remote, pairs, rail: home, dials, pauses, first_up: None }
     }
 
@@ -159,7 +163,7 @@ impl Dialer {
     pub fn again(&mut self, path: usize, now: Micros) {
         if let (Some(d), Some(p)) = (self.dials.get_mut(path), self.pauses.get_mut(path)) {
             *d = Dial::At(now + *p);
-            *p = (*p * 2).min(DIAL_US_MAX);
+            *p = (*p * 2).min(PAUSE_US_MAX);
         }
     }
 
@@ -183,7 +187,8 @@ impl Dialer {
     fn settled(&self, now: Micros) -> bool {
         let first = self.first_up.is_some_and(|t| now >= t + PATHS_WAIT_US);
         let all = self.pairs.iter().zip(&self.dials).zip(&self.pauses);
-        let settled = all.into_iter().all(|((_, d), pause)| *d == Dial::Up || (*d != Dial::Trying && *pause > DIAL_US));
+        let settled =
+            all.into_iter().all(|((_, d), pause)| *d == Dial::Up || (*d != Dial::Trying && *pause > PAUSE_US));
         self.first_up.is_some() && (first || settled)
     }
 
@@ -438,7 +443,7 @@ impl Connection {
         match read {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::InvalidData => {
-                self.fail(&format!("the peer sent what it must not: {e}"), common, after);
+                self.fail(&format!("the peer broke the protocol: {e}"), common, after);
                 self.lose(path, now, rails, after);
             }
             Err(_) => self.lose(path, now, rails, after),

@@ -7,7 +7,7 @@ use crate::limits::{ANNOUNCED_MAX, CHUNK_BYTES_DEFAULT, GROUPED_MAX, RAILS_MAX, 
 use crate::request::Request;
 use crate::sender::RequestId;
 use crate::share::Boards;
-use crate::shared::{Clock, Common, Counts, Job, Listening, Post, Shared, Status, Thread, lock};
+use crate::shared::{Clock, Common, Counts, Job, Listening, PANICKED, Post, Shared, Status, Thread, lock};
 use crate::sockets::Listener;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -155,14 +155,12 @@ impl Endpoint {
         let mut listeners = Some(listeners);
         for (i, thread) in common.threads.iter().enumerate() {
             let own = listeners.take().unwrap_or_default();
-            let io = Io::new(common.clone(), thread.clone(), own, i == 0)?;
-            let common = common.clone();
-            (common.settings.spawn)(Box::new({
-                let common = common.clone();
-                move || {
-                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| io.run())).is_err() {
-                        common.log("an I/O thread has panicked: its connections do not move any more");
-                    }
+            let mut io = Io::new(common.clone(), thread.clone(), own, i == 0)?;
+            let log = common.settings.log;
+            (common.settings.spawn)(Box::new(move || {
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| io.run())).is_err() {
+                    log("an I/O thread has panicked: its connections have failed, and this process makes no new ones");
+                    io.abandon();
                 }
             }))?;
         }
@@ -193,6 +191,9 @@ impl Endpoint {
     pub fn listen(&self, rail: usize) -> Result<(Listen, [u8; HANDLE_BYTES]), NetError> {
         if self.is_forked() {
             return Err(NetError::Forked);
+        }
+        if self.common.thread().is_none() {
+            return Err(NetError::Remote(PANICKED.into()));
         }
         let nonce = wire::auth::nonce().map_err(|e| NetError::Remote(e.to_string()))?;
         let (mut secret, mut id) = ([0; SECRET_BYTES], [0; 8]);
@@ -248,10 +249,9 @@ impl Endpoint {
         if pending.len() >= PENDING_MAX {
             return Err(NetError::Limit);
         }
-        let thread = self.common.thread().ok_or(NetError::Limit)?;
-        thread.connections.fetch_add(1, Ordering::Relaxed);
+        let thread = self.common.thread().ok_or(NetError::Remote(PANICKED.into()))?;
         let key = random().map_err(|e| NetError::Remote(e.to_string()))?;
-        let shared = Arc::new(Shared::new(self.common.key(), SENDS_MAX, thread, Status::Connecting));
+        let shared = thread.connection(self.common.key(), SENDS_MAX);
         let secret = self.secret(&handle.secret);
         shared.thread.hand_over(Job::Connect { shared: shared.clone(), handle, secret, connection: key, home: rail });
         pending.insert(key, shared);
@@ -306,7 +306,7 @@ impl Drop for Listen {
         let mut listeners = lock(&self.common.listeners);
         let Some(l) = listeners.get_mut(&self.id) else { return };
         l.open = false;
-        let unused: Vec<_> = l.ready.drain(..).collect();
+        let unused: Vec<Arc<Shared>> = l.ready.drain(..).collect();
         if l.known.is_empty() {
             listeners.remove(&self.id);
         }
@@ -387,5 +387,72 @@ impl ReceiveEnd {
 impl Drop for ReceiveEnd {
     fn drop(&mut self) {
         close(&self.common, &self.shared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Progress;
+
+    fn endpoint(threads: usize) -> Endpoint {
+        let rail = Rail { name: "lo".into(), ip: "127.0.0.1".parse().unwrap(), prefix: 8, rate: 0 };
+        let mut s = Settings::new(vec![rail]);
+        (s.share, s.threads) = (false, threads);
+        Endpoint::start(s).unwrap()
+    }
+
+    fn until<T>(mut f: impl FnMut() -> Option<T>) -> T {
+        let begin = Instant::now();
+        loop {
+            if let Some(t) = f() {
+                return t;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "it hangs");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn connect(a: &Endpoint, b: &Endpoint) -> (SendEnd, ReceiveEnd) {
+        let (listen, mut handle) = b.listen(0).unwrap();
+        let send = until(|| a.connect(0, &mut handle).unwrap());
+        (send, until(|| listen.accept()))
+    }
+
+    fn buffer(v: &mut [u8]) -> Buffer {
+        // SAFETY: the vectors live until their connection is closed.
+        #[allow(unsafe_code)]
+        unsafe {
+            Buffer::new(v.as_mut_ptr(), v.len())
+        }
+    }
+
+    #[test]
+    fn a_panic_of_an_io_thread_fails_its_connections_and_refuses_new_ones() {
+        let (a, b) = (endpoint(1), endpoint(2));
+        let (mut from, mut to) = (vec![1; 100], vec![0; 100]);
+        let ends: Vec<_> = (0..4).map(|_| connect(&a, &b)).collect();
+        let broken = ends[0].1.shared.thread.clone();
+        let open: Vec<_> = ends.iter().map(|(_, r)| r.receive(&[(buffer(&mut to), 7)]).unwrap().unwrap()).collect();
+        broken.hand_over(Job::Panic);
+        for ((_, r), open) in ends.iter().zip(open) {
+            let is_broken = Arc::ptr_eq(&r.shared.thread, &broken);
+            if is_broken {
+                until(|| (r.request(open).unwrap().poll() == Progress::Failed).then_some(()));
+                let later = r.receive(&[(buffer(&mut to), 7)]).unwrap().unwrap();
+                until(|| (r.request(later).unwrap().poll() == Progress::Failed).then_some(()));
+            } else {
+                assert_eq!(r.request(open).unwrap().poll(), Progress::Pending, "the other thread lives");
+            }
+            assert_eq!(r.shared.wait_detached(Duration::from_millis(1)), is_broken, "a close must not wait");
+        }
+        assert_eq!(b.listen(0).unwrap_err(), NetError::Remote(PANICKED.into()));
+        let (_listen, mut handle) = a.listen(0).unwrap();
+        assert_eq!(b.connect(0, &mut handle).unwrap_err(), NetError::Remote(PANICKED.into()));
+        // The other thread's connections go on.
+        let (s, r) = ends.iter().find(|(_, r)| !Arc::ptr_eq(&r.shared.thread, &broken)).unwrap();
+        let sent = s.send(buffer(&mut from), 7).unwrap().unwrap();
+        until(|| matches!(s.request(sent).unwrap().poll(), Progress::Done(_)).then_some(()));
+        assert_eq!(r.shared.status(), Status::Ready);
     }
 }

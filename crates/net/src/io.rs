@@ -7,7 +7,7 @@ use crate::rails::View;
 use crate::receiver::Receiver;
 use crate::sender::{Micros, Sender};
 use crate::share::BoardWords;
-use crate::shared::{Common, Job, Known, OVER_MAX, Shared, Status, Thread, lock};
+use crate::shared::{Common, Job, OVER_MAX, Shared, Status, Thread, lock};
 use crate::sockets::{Listener, Socket};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -22,7 +22,8 @@ use wire::auth::{self, Nonce};
 const STRANGERS_MAX: usize = 512;
 /// Time limit of a greeting that a peer began, and of one that this side began.
 const STRANGER_US: Micros = 5_000_000;
-const DIAL_US_MAX: Micros = 2_000_000;
+/// See [`STRANGER_US`].
+const GREETING_US: Micros = 2_000_000;
 /// Interval of ticks while there is something to watch, and otherwise.
 const TICK_US: Micros = 20_000;
 const IDLE_US: Micros = 10_000_000;
@@ -119,6 +120,16 @@ impl Io {
         Ok(io)
     }
 
+    /// Ends the thread's part of the process after a panic in [`run`](Io::run): every connection fails, and sockets close.
+    pub fn abandon(self) {
+        let (common, thread) = (self.common.clone(), self.thread.clone());
+        let closing = self.connections.values().filter(|c| c.is_closing()).count() as u64;
+        // The copies of the program's buffers go first.
+        drop(self);
+        common.lingering.fetch_sub(closing, Ordering::Relaxed);
+        thread.abandon();
+    }
+
     fn target(&mut self, target: Target) -> u64 {
         let key = self.common.key();
         self.targets.insert(key, target);
@@ -133,8 +144,8 @@ impl Io {
         }
     }
 
-    /// Runs until the process's last connection is closed and `stop` is set.
-    pub fn run(mut self) {
+    /// Runs until `stop` is set.
+    pub fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         let mut jobs = Vec::new();
         while !self.thread.stop.load(Ordering::Acquire) {
@@ -260,9 +271,9 @@ impl Io {
                 self.connections.insert(shared.key, c);
                 self.dial(shared.key, now);
             }
-            Job::Accept { shared, chunk, connection, listener, near } => {
+            Job::Accept { shared, chunk, connection, listener } => {
                 let mut c = Connection::new(shared.clone(), Core::Receive(Receiver::new(chunk)), now);
-                (c.origin, c.near) = (Some((listener, connection)), near);
+                c.origin = Some((listener, connection));
                 self.connections.insert(shared.key, c);
             }
             Job::Suspect(link) => {
@@ -272,6 +283,8 @@ impl Io {
                     self.hungry.push(key);
                 }
             }
+            #[cfg(test)]
+            Job::Panic => panic!("a test wants this thread to panic"),
             Job::Adopt { key, path, rail, socket } => self.adopt(key, path, rail, socket, now),
             Job::Close(key) => {
                 if self.with(key, |c, _, common, after| c.close(now, common, after)).is_some() {
@@ -320,7 +333,7 @@ impl Io {
                 rail: 0,
                 got: Vec::new(),
                 need: 0,
-                until: now + DIAL_US_MAX,
+                until: now + GREETING_US,
             };
             self.begin_greeting(greeting, EventFlags::OUT);
         }
@@ -462,7 +475,7 @@ impl Io {
                 }
             }
         }
-        self.thread.connections.fetch_sub(1, Ordering::Relaxed);
+        self.thread.forget(key);
         self.common.lingering.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -472,23 +485,16 @@ fn introduce(common: &Arc<Common>, listener: u64, hello: &Hello) -> Option<Arc<S
     let mut listeners = lock(&common.listeners);
     let l = listeners.get_mut(&listener)?;
     if let Some(known) = l.known.get(&hello.connection) {
-        return Some(known.shared.clone());
+        return Some(known.clone());
     }
     if !l.open || usize::from(hello.path) >= PATHS_MAX || l.over.contains(&hello.connection) {
         return None;
     }
     let thread = common.thread()?;
-    thread.connections.fetch_add(1, Ordering::Relaxed);
-    let shared = Arc::new(Shared::new(common.key(), crate::endpoint::RECEIVES_MAX, thread, Status::Connecting));
-    let job = Job::Accept {
-        shared: shared.clone(),
-        chunk: hello.chunk,
-        connection: hello.connection,
-        listener,
-        near: false, // a receiver loads no rail
-    };
+    let shared = thread.connection(common.key(), crate::endpoint::RECEIVES_MAX);
+    let job = Job::Accept { shared: shared.clone(), chunk: hello.chunk, connection: hello.connection, listener };
     shared.thread.hand_over(job);
-    l.known.insert(hello.connection, Known { shared: shared.clone() });
+    l.known.insert(hello.connection, shared.clone());
     l.ready.push_back(shared.clone());
     Some(shared)
 }

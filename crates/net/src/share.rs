@@ -144,7 +144,7 @@ impl Boards {
             }
             return false;
         }
-        // The server has ended. Whoever binds the name first serves; all hold the same memory.
+        // The server has ended. The first process that binds the name serves; all hold the same memory.
         match bind(&self.name) {
             Ok(listener) => {
                 role.server = None;

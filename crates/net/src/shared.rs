@@ -8,10 +8,11 @@ use crate::request::Pool;
 use crate::sender::{Micros, RequestId};
 use crate::sockets::Socket;
 use rustix::event::EventfdFlags;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Locks; a thread that panicked leaves data that is still valid.
@@ -130,6 +131,16 @@ impl Shared {
         if !self.queued.swap(true, Ordering::AcqRel) {
             self.thread.hand_over(Job::Post(self.key));
         }
+        // A panic fails all requests after it is flagged: this request, too, or the flag shows here.
+        if self.thread.is_abandoned() {
+            self.pool.fail_all();
+        }
+    }
+
+    /// The I/O thread has panicked.
+    fn abandon(&self) {
+        self.fail(PANICKED);
+        self.set_detached();
     }
 
     /// All requests are in use.
@@ -173,7 +184,6 @@ pub(crate) enum Job {
         chunk: u32,
         connection: u64,
         listener: u64,
-        near: bool,
     },
     /// A path of a receiving connection.
     Adopt {
@@ -185,6 +195,8 @@ pub(crate) enum Job {
     Close(u64),
     /// A path does not move: other connections on the same pair of rails need not find out by themselves.
     Suspect(Link),
+    #[cfg(test)]
+    Panic,
 }
 
 /// A pair of rails between this host and another.
@@ -205,7 +217,14 @@ pub(crate) struct Thread {
     /// Connections that live on the thread.
     pub connections: AtomicU64,
     pub stop: AtomicBool,
+    /// The thread's connections, so that a panic fails them all, also those whose job it had just taken.
+    members: Mutex<HashMap<u64, Weak<Shared>>>,
+    /// The thread has panicked.
+    abandoned: AtomicBool,
 }
+
+/// What the requests of a connection fail with whose I/O thread has panicked.
+pub(crate) const PANICKED: &str = "an I/O thread has panicked";
 
 impl Thread {
     pub fn new() -> io::Result<Self> {
@@ -216,15 +235,54 @@ impl Thread {
             event,
             connections: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            members: Mutex::default(),
+            abandoned: AtomicBool::new(false),
         })
+    }
+
+    /// A new connection of this thread. After a panic of the thread it has failed already.
+    pub fn connection(self: &Arc<Self>, key: u64, requests: usize) -> Arc<Shared> {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(Shared::new(key, requests, self.clone(), Status::Connecting));
+        let mut members = lock(&self.members);
+        if self.is_abandoned() {
+            shared.abandon();
+        } else {
+            members.insert(key, Arc::downgrade(&shared));
+        }
+        drop(members);
+        shared
+    }
+
+    /// The connection is over.
+    pub fn forget(&self, key: u64) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.members).remove(&key);
+    }
+
+    /// The thread has panicked and touches no buffer any more: fails its connections, and refuses jobs from now on.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+        lock(&self.jobs).clear();
+        let all = std::mem::take(&mut *lock(&self.members));
+        all.into_values().filter_map(|s| s.upgrade()).for_each(|s| s.abandon());
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
     }
 
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
+    /// A thread that has panicked ignores jobs: its connections have failed.
     pub fn hand_over(&self, job: Job) {
-        lock(&self.jobs).push(job);
+        let mut jobs = lock(&self.jobs);
+        if !self.is_abandoned() {
+            jobs.push(job);
+        }
+        drop(jobs);
         self.wake();
     }
 
@@ -258,12 +316,6 @@ impl Thread {
     }
 }
 
-/// A receiving connection that the listening side knows.
-#[derive(Debug)]
-pub(crate) struct Known {
-    pub shared: Arc<Shared>,
-}
-
 /// A listener's state in the process.
 #[derive(Debug)]
 pub(crate) struct Listening {
@@ -272,7 +324,8 @@ pub(crate) struct Listening {
     pub open: bool,
     /// Connections with a path that the program has not accepted yet.
     pub ready: std::collections::VecDeque<Arc<Shared>>,
-    pub known: std::collections::HashMap<u64, Known>,
+    /// By the random number of the connection.
+    pub known: HashMap<u64, Arc<Shared>>,
     /// Connections that are over, the last [`OVER_MAX`]: a late path of one must not begin it anew.
     pub over: std::collections::VecDeque<u64>,
 }
@@ -286,7 +339,7 @@ pub(crate) struct Common {
     pub settings: crate::endpoint::Settings,
     pub clock: Clock,
     pub threads: Vec<Arc<Thread>>,
-    pub listeners: Mutex<std::collections::HashMap<u64, Listening>>,
+    pub listeners: Mutex<HashMap<u64, Listening>>,
     /// Where this process listens, one address per rail.
     pub addresses: Vec<RailAddress>,
     pub counts: Counts,
@@ -309,8 +362,11 @@ impl Common {
         self.next_key.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The thread with the fewest connections.
+    /// The thread with the fewest connections; `None` once an I/O thread has panicked.
     pub fn thread(&self) -> Option<Arc<Thread>> {
+        if self.threads.iter().any(|t| t.is_abandoned()) {
+            return None;
+        }
         self.threads.iter().min_by_key(|t| t.connections.load(Ordering::Relaxed)).cloned()
     }
 
