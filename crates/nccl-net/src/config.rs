@@ -35,6 +35,8 @@ pub struct Config {
     pub threads: usize,
     /// `LINKWISE_NET_SHARE`: whether the processes of a host share their counts of unacknowledged bytes.
     pub share: bool,
+    /// `LINKWISE_NET_RELAY=1`: hosts without a switch lend each other their links. Needs a token.
+    pub relay: bool,
     /// `LINKWISE_NET_TEST_GPU_IS_HOST=1`, for benches without GPUs: memory that NCCL calls GPU memory is host memory.
     pub gpu_is_host: bool,
 }
@@ -48,6 +50,7 @@ impl Default for Config {
             chunk: CHUNK_BYTES_DEFAULT,
             threads: 0,
             share: true,
+            relay: false,
             gpu_is_host: false,
         }
     }
@@ -68,7 +71,8 @@ impl std::fmt::Display for ConfigError {
 }
 
 /// Names in the file; the variable of `key` is `LINKWISE_KEY`. Names without `net` belong to the tuner plugin and are not checked here.
-const KEYS: [&str; 6] = ["net", "net_rails", "net_chunk", "net_threads", "net_share", "net_test_gpu_is_host"];
+const KEYS: [&str; 7] =
+    ["net", "net_rails", "net_chunk", "net_threads", "net_share", "net_relay", "net_test_gpu_is_host"];
 /// Set by `linkwise run`: a random token, if the user sets none.
 const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
 
@@ -140,7 +144,9 @@ impl Config {
                 }
             }
         }
-        for (key, flag) in [("net_share", &mut c.share), ("net_test_gpu_is_host", &mut c.gpu_is_host)] {
+        let flags =
+            [("net_share", &mut c.share), ("net_relay", &mut c.relay), ("net_test_gpu_is_host", &mut c.gpu_is_host)];
+        for (key, flag) in flags {
             if let Some((v, place)) = get(key) {
                 *flag = match v.as_str() {
                     "0" => false,
@@ -148,6 +154,11 @@ impl Config {
                     _ => return wrong(place, format!("`{v}` is none of 0, 1")),
                 };
             }
+        }
+        if c.relay && c.token.is_empty() {
+            let (place, what) =
+                ("LINKWISE_NET_RELAY".into(), "links are lent only to a job with a token: set LINKWISE_TOKEN");
+            return wrong(place, what.into());
         }
         Ok(c)
     }
@@ -163,7 +174,7 @@ fn lines(path: &str, text: &str) -> Result<Vec<(String, String, String)>, Config
         let place = format!("{path}:{}", i + 1);
         let wrong = |what: String| ConfigError { place: place.clone(), what };
         if (key == "net" || key.starts_with("net_")) && !KEYS.contains(&key.as_str()) {
-            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..5].join(", "))));
+            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..6].join(", "))));
         }
         if all.iter().any(|(k, ..)| *k == key) {
             return Err(wrong(format!("`{key}` is set twice")));
@@ -217,6 +228,7 @@ mod tests {
             ("net_chunk = 70000\n", "/x:1", "not a power of two"),
             ("net_threads = 0\n", "/x:1", "not a number of threads"),
             ("net_share = yes\n", "/x:1", "none of 0, 1"),
+            ("net_relay = 1\n", "LINKWISE_NET_RELAY", "set LINKWISE_TOKEN"),
         ] {
             let e = load(&[("LINKWISE_CONFIG", "/x")], file).unwrap_err();
             assert!(e.place == place && e.what.contains(what), "{file:?}: {e}");

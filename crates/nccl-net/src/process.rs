@@ -62,6 +62,7 @@ pub fn endpoint() -> Option<&'static Endpoint> {
             settings.token = offer.config.token.clone().into_bytes();
             settings.chunk = offer.config.chunk;
             settings.share = offer.config.share;
+            settings.relay = offer.config.relay;
             settings.log = log::warn;
             settings.spawn = library::spawn;
             if offer.config.threads > 0 {
@@ -95,9 +96,10 @@ pub fn log_counts() {
     let get = |a: &std::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
     let bytes: Vec<String> = c.bytes.iter().take(n).map(|b| get(b).to_string()).collect();
     log::info(&format!(
-        "{} messages sent; bytes by rail {}; chunks repeated {}, received twice {}; rails lost {}, returned {}",
+        "{} messages sent; bytes by rail {}, relayed {}; chunks repeated {}, received twice {}; rails lost {}, returned {}",
         get(&c.messages),
         bytes.join(" "),
+        get(&c.relayed),
         get(&c.repeated),
         get(&c.copies),
         get(&c.lost_paths),

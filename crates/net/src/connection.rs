@@ -11,6 +11,7 @@ use crate::handle::{Handle, RailAddress};
 use crate::limits::{GROUPED_MAX, PATHS_MAX, RAILS_MAX};
 use crate::path::{Path, Reader, Source};
 use crate::rails::{Cells, View};
+use crate::reach::Way;
 use crate::receiver::{Place, Receiver};
 use crate::sender::{Micros, Order, Outbox, Sender};
 use crate::shared::{Common, Job, Link, Post, Shared, Status};
@@ -45,15 +46,6 @@ pub(crate) enum Core {
     Receive(Receiver),
 }
 
-/// A path that the sending side wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pair {
-    /// Rail of this host.
-    pub local: usize,
-    /// Rail of the peer's host.
-    pub remote: usize,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dial {
     /// To be dialled at this time.
@@ -69,9 +61,11 @@ pub(crate) struct Dialer {
     pub secret: Vec<u8>,
     pub connection: u64,
     pub remote: Vec<RailAddress>,
-    pub pairs: Vec<Pair>,
+    pub ways: Vec<Way>,
     /// The rail of the device that connects.
     rail: usize,
+    /// Ways may go over other hosts.
+    over_relays: bool,
     dials: [Dial; PATHS_MAX],
     pauses: [Micros; PATHS_MAX],
     first_up: Option<Micros>,
@@ -102,7 +96,7 @@ pub(crate) struct Connection {
 
 /// The paths between two hosts: every local rail with a rail of the peer in the same subnet, the one of the same number if there are several. A local
 /// rail without a common subnet is paired by number. The home rail is always among them.
-pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) -> Vec<Pair> {
+pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) -> Vec<Way> {
     let mut rails: Vec<usize> = (0..local.len().min(RAILS_MAX)).collect();
     if home >= PATHS_MAX && home < rails.len() {
         rails.swap(home, PATHS_MAX - 1);
@@ -123,7 +117,7 @@ pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) 
             if let Some(u) = used.get_mut(j) {
                 *u += 1;
             }
-            all.push(Pair { local: i, remote: j });
+            all.push(Way::direct(i, j));
         }
     }
     all
@@ -132,28 +126,56 @@ pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) 
 impl Dialer {
     pub fn new(common: &Common, handle: Handle, secret: Vec<u8>, connection: u64, home: usize) -> Self {
         let remote = handle.addresses.clone();
-        let pairs = pairs(&common.addresses, &remote, home);
+        let over_relays = common.settings.relay && handle.host != common.host;
+        let ways = if over_relays { Vec::new() } else { pairs(&common.addresses, &remote, home) };
         let (dials, pauses) = ([Dial::At(0); PATHS_MAX], [PAUSE_US; PATHS_MAX]);
-        Dialer { handle, secret, connection, remote, pairs, rail: home, dials, pauses, first_up: None }
+        let mut d =
+            Dialer { handle, secret, connection, remote, ways, rail: home, over_relays, dials, pauses, first_up: None };
+        d.find_ways(common, 0);
+        d
     }
 
-    /// Index of the path on the home rail.
+    /// Index of the home path: that with the fewest links, of these the one on the rail of the device.
     pub fn home(&self) -> usize {
-        self.pairs.iter().position(|p| p.local == self.rail).unwrap_or(0)
+        let all = self.ways.iter().enumerate();
+        all.min_by_key(|(_, w)| (w.links(), w.local != self.rail)).map_or(0, |(i, _)| i)
+    }
+
+    /// Looks for ways over other hosts. A path that is up keeps its way.
+    pub fn find_ways(&mut self, common: &Common, now: Micros) {
+        if !self.over_relays {
+            return;
+        }
+        let found = {
+            let map = crate::shared::lock(&common.map);
+            map.ways((common.host, &common.addresses), (self.handle.host, &self.remote), self.connection)
+        };
+        for way in found {
+            match self.ways.iter().position(|w| w.local == way.local) {
+                Some(i) => {
+                    let (Some(old), Some(dial)) = (self.ways.get_mut(i), self.dials.get_mut(i)) else { continue };
+                    if *old != way && matches!(dial, Dial::At(_)) {
+                        (*old, *dial) = (way, Dial::At(now));
+                    }
+                }
+                None if self.ways.len() < PATHS_MAX => self.ways.push(way),
+                None => {}
+            }
+        }
     }
 
     pub fn link(&self, path: usize) -> Option<Link> {
-        let p = self.pairs.get(path)?;
+        let p = self.ways.get(path)?;
         Some(Link { host: self.handle.host, local: p.local, remote: p.remote })
     }
 
     /// Paths to dial now; each is then being tried.
-    pub fn due(&mut self, now: Micros) -> Vec<(usize, Pair)> {
+    pub fn due(&mut self, now: Micros) -> Vec<(usize, Way)> {
         let mut due = Vec::new();
-        for (i, (pair, dial)) in self.pairs.iter().zip(&mut self.dials).enumerate() {
+        for (i, (way, dial)) in self.ways.iter().zip(&mut self.dials).enumerate() {
             if matches!(dial, Dial::At(t) if *t <= now) {
                 *dial = Dial::Trying;
-                due.push((i, *pair));
+                due.push((i, way.clone()));
             }
         }
         due
@@ -177,23 +199,23 @@ impl Dialer {
     /// All addresses of the peer are known now.
     pub fn learn(&mut self, local: &[RailAddress], remote: Vec<RailAddress>) {
         if remote.len() > self.remote.len() && remote.starts_with(&self.remote) {
-            let more = pairs(local, &remote, self.rail);
-            if more.starts_with(&self.pairs) {
-                (self.pairs, self.remote) = (more, remote);
+            let more = if self.over_relays { self.ways.clone() } else { pairs(local, &remote, self.rail) };
+            if more.starts_with(&self.ways) {
+                (self.ways, self.remote) = (more, remote);
             }
         }
     }
 
     fn settled(&self, now: Micros) -> bool {
         let first = self.first_up.is_some_and(|t| now >= t + PATHS_WAIT_US);
-        let all = self.pairs.iter().zip(&self.dials).zip(&self.pauses);
+        let all = self.ways.iter().zip(&self.dials).zip(&self.pauses);
         let settled =
             all.into_iter().all(|((_, d), pause)| *d == Dial::Up || (*d != Dial::Trying && *pause > PAUSE_US));
         self.first_up.is_some() && (first || settled)
     }
 
     fn is_waiting(&self) -> bool {
-        self.pairs.iter().zip(&self.dials).any(|(_, d)| *d != Dial::Up)
+        self.ways.is_empty() || self.ways.iter().zip(&self.dials).any(|(_, d)| *d != Dial::Up)
     }
 }
 
@@ -286,8 +308,13 @@ impl Connection {
         self.drop_path(path, rails, after);
         let Some(slot) = self.paths.get_mut(path) else { return };
         *slot = Some(Path::new(new.socket, new.key, sends));
+        let links = self.dialer.as_ref().and_then(|d| d.ways.get(path)).map_or(1, Way::links);
+        let home = self.dialer.as_ref().map_or(0, Dialer::home);
         match &mut self.core {
-            Core::Send(s) => s.path_up(path, new.rail, 1, now),
+            Core::Send(s) => {
+                s.path_up(path, new.rail, links, now);
+                s.set_home(home);
+            }
             Core::Receive(r) => r.set_up(path, true),
         }
         self.down_since = None;
@@ -465,7 +492,7 @@ impl Connection {
                 }
                 let Core::Send(s) = &mut self.core else { break };
                 let Some(order) = s.next(now, &ready, rails) else { break };
-                if let Some(rail) = self.dialer.as_ref().and_then(|d| d.pairs.get(order.path)).map(|p| p.local)
+                if let Some(rail) = self.dialer.as_ref().and_then(|d| d.ways.get(order.path)).map(|p| p.local)
                     && let Some(c) = common.counts.bytes.get(rail)
                 {
                     c.fetch_add(u64::from(order.bytes), Ordering::Relaxed);
@@ -525,6 +552,12 @@ impl Connection {
         let mut out = Outbox::default();
         match &mut self.core {
             Core::Send(s) => {
+                for (path, way) in self.dialer.iter().flat_map(|d| d.ways.iter().enumerate()) {
+                    if !way.onward.is_empty() {
+                        let map = crate::shared::lock(&common.map);
+                        s.set_price(path, way.onward.iter().map(|(host, rail)| map.work(*host, *rail)).sum());
+                    }
+                }
                 s.tick(now, rails, &mut out);
                 let r = s.repeated();
                 common.counts.repeated.fetch_add(r - std::mem::replace(&mut self.repeated, r), Ordering::Relaxed);

@@ -48,6 +48,8 @@ pub struct Settings {
     pub threads: usize,
     /// Whether the processes of this host share a board.
     pub share: bool,
+    /// Whether this process lends its links to other hosts of the job, and uses theirs. Needs a token. A rail then reaches its own subnet only.
+    pub relay: bool,
     /// Takes lines for the program's log. Called on I/O threads.
     pub log: fn(&str),
     /// Called to start a thread.
@@ -62,7 +64,16 @@ impl Settings {
     /// Defaults for these rails.
     pub fn new(rails: Vec<Rail>) -> Self {
         let threads = rails.len().div_ceil(2).clamp(1, 2);
-        Settings { rails, token: Vec::new(), chunk: CHUNK_BYTES_DEFAULT, threads, share: true, log: |_| {}, spawn }
+        Settings {
+            rails,
+            token: Vec::new(),
+            chunk: CHUNK_BYTES_DEFAULT,
+            threads,
+            share: true,
+            relay: false,
+            log: |_| {},
+            spawn,
+        }
     }
 }
 
@@ -120,6 +131,9 @@ impl Endpoint {
     /// # Errors
     /// A rail's address cannot be bound, or the system has no descriptors or threads left.
     pub fn start(settings: Settings) -> io::Result<Self> {
+        if settings.relay && settings.token.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "links are lent only to a job with a token"));
+        }
         if settings.rails.is_empty() || settings.rails.len() > RAILS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the number of rails must be 1 to 16"));
         }
@@ -131,7 +145,8 @@ impl Endpoint {
         nominal.iter_mut().zip(&settings.rails).for_each(|(n, r)| *n = r.rate);
         let host = host_id(&settings.rails);
         let name = settings.share.then(|| format!("linkwise-net-{}-{host:x}", rustix::process::geteuid().as_raw()));
-        let board = Boards::open(name.as_deref(), random()?, nominal, clock.now());
+        let owner = random()?;
+        let board = Boards::open(name.as_deref(), owner, nominal, clock.now());
         let board = board.ok_or_else(|| io::Error::other("no board"))?;
         if settings.share && !board.is_shared {
             (settings.log)("the processes of this host do not share the load of its rails: each counts its own");
@@ -148,6 +163,8 @@ impl Endpoint {
             host,
             next_key: AtomicU64::new(1),
             board,
+            map: Mutex::default(),
+            owner,
             lingering: AtomicU64::new(0),
             process: std::process::id(),
             lost_logged: Default::default(),

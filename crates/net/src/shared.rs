@@ -68,6 +68,8 @@ pub struct Counts {
     pub lost_paths: AtomicU64,
     /// Paths that came back.
     pub returned_paths: AtomicU64,
+    /// Bytes of other hosts' paths that went through this process.
+    pub relayed: AtomicU64,
     /// Payload bytes that left on each rail.
     pub bytes: [AtomicU64; crate::limits::RAILS_MAX],
 }
@@ -195,6 +197,8 @@ pub(crate) enum Job {
     Close(u64),
     /// A path does not move: other connections on the same pair of rails need not find out by themselves.
     Suspect(Link),
+    /// The ways to other hosts may have changed.
+    Ways,
     #[cfg(test)]
     Panic,
 }
@@ -347,6 +351,10 @@ pub(crate) struct Common {
     pub host: u64,
     pub next_key: AtomicU64,
     pub board: crate::share::Boards,
+    /// Lending processes of other hosts.
+    pub map: Mutex<crate::reach::Map>,
+    /// Random number of the process.
+    pub owner: u64,
     /// Closed connections whose last bytes are on their way.
     pub lingering: AtomicU64,
     pub process: u32,
