@@ -227,6 +227,8 @@ struct Into<'a, W> {
     now: Micros,
     rails: &'a View<'a, W>,
     out: &'a mut Outbox,
+    /// Payload bytes that arrived.
+    bytes: u64,
 }
 
 fn invalid(e: wire::Malformed) -> io::Error {
@@ -248,6 +250,7 @@ impl<W: Cells> Reader for Into<'_, W> {
 
     fn arrived(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<()> {
         let Core::Receive(r) = &mut self.core else { return Err(ErrorKind::InvalidData.into()) };
+        self.bytes += u64::from(bytes);
         r.arrived(self.path, chunk, bytes, total, self.out).map_err(invalid)
     }
 
@@ -460,8 +463,9 @@ impl Connection {
     pub fn read(&mut self, path: usize, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) {
         let Some(Some(p)) = self.paths.get_mut(path) else { return };
         let mut out = Outbox::default();
-        let mut into = Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out };
+        let mut into = Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out, bytes: 0 };
         let read = p.read(&mut into);
+        common.counts.received.fetch_add(into.bytes, Ordering::Relaxed);
         if p.bye {
             self.bye_since.get_or_insert(now);
         }

@@ -22,6 +22,8 @@ pub(crate) const RECEIVES_MAX: usize = ANNOUNCED_MAX;
 const PENDING_MAX: usize = 65_536;
 /// Time that `close` waits for the I/O thread, which never blocks.
 const DETACH_TIME_MAX: Duration = Duration::from_secs(10);
+/// Cores of a host per I/O thread of each process, if the number of threads is not set.
+const CORES_PER_THREAD: usize = 8;
 /// I/O threads of a process at most.
 pub const THREADS_MAX: usize = 8;
 
@@ -63,7 +65,9 @@ fn spawn(f: Box<dyn FnOnce() + Send>) -> io::Result<()> {
 impl Settings {
     /// Defaults for these rails.
     pub fn new(rails: Vec<Rail>) -> Self {
-        let threads = rails.len().div_ceil(2).clamp(1, 2);
+        // On a small host a second thread only adds wake-ups.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = rails.len().div_ceil(2).min(cores / CORES_PER_THREAD).clamp(1, 2);
         Settings {
             rails,
             token: Vec::new(),
@@ -172,12 +176,14 @@ impl Endpoint {
         let mut listeners = Some(listeners);
         for (i, thread) in common.threads.iter().enumerate() {
             let own = listeners.take().unwrap_or_default();
-            let mut io = Io::new(common.clone(), thread.clone(), own, i == 0)?;
-            let log = common.settings.log;
+            let io = Io::new(common.clone(), thread.clone(), own, i == 0)?;
+            let (thread, epoll, clock) = (thread.clone(), io.epoll(), common.clock);
+            *lock(&thread.io) = Some(io);
             (common.settings.spawn)(Box::new(move || {
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| io.run())).is_err() {
-                    log("an I/O thread has panicked: its connections have failed, and this process makes no new ones");
-                    io.abandon();
+                let run = || crate::io::run(&thread, &epoll, clock);
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+                    let io = lock(&thread.io).take();
+                    io.into_iter().for_each(Io::abandon);
                 }
             }))?;
         }
@@ -250,7 +256,10 @@ impl Endpoint {
         let key = u64::from_le_bytes(state);
         if let Some(shared) = pending.get(&key).cloned() {
             return match shared.status() {
-                Status::Connecting => Ok(None),
+                Status::Connecting => {
+                    shared.thread.polled();
+                    Ok(None)
+                }
                 Status::Ready => {
                     pending.remove(&key);
                     Ok(Some(SendEnd { common: self.common.clone(), shared }))
@@ -307,6 +316,8 @@ pub struct Listen {
 impl Listen {
     /// The next connection; `None`: not yet.
     pub fn accept(&self) -> Option<ReceiveEnd> {
+        // Before the lock, which an introduction takes, too.
+        self.common.threads.iter().for_each(|t| t.polled());
         let mut listeners = lock(&self.common.listeners);
         let ready = &mut listeners.get_mut(&self.id)?.ready;
         let at = ready.iter().position(|s| s.status() != Status::Connecting)?;
@@ -336,7 +347,7 @@ fn close(common: &Common, shared: &Shared) {
     if std::process::id() != common.process {
         return;
     }
-    shared.thread.hand_over(Job::Close(shared.key));
+    shared.thread.hand_over_and_help(Job::Close(shared.key));
     if !shared.wait_detached(DETACH_TIME_MAX) {
         common.log("a connection's I/O thread does not answer");
     }
@@ -441,6 +452,43 @@ mod tests {
         #[allow(unsafe_code)]
         unsafe {
             Buffer::new(v.as_mut_ptr(), v.len())
+        }
+    }
+
+    #[test]
+    fn bytes_move_while_the_io_threads_wait_for_a_core() {
+        let start = || {
+            let rail =
+                |i| Rail { name: format!("r{i}"), ip: format!("127.0.0.{i}").parse().unwrap(), prefix: 8, rate: 0 };
+            let mut s = Settings::new((1..=3).map(rail).collect());
+            (s.share, s.threads) = (false, 2);
+            // The I/O threads never get a core.
+            s.spawn = |f| {
+                drop(f);
+                Ok(())
+            };
+            Endpoint::start(s).unwrap()
+        };
+        let (a, b) = (start(), start());
+        let (listen, mut handle) = b.listen(0).unwrap();
+        let (mut send, mut receive) = (None, None);
+        until(|| {
+            send = send.take().or_else(|| a.connect(0, &mut handle).unwrap());
+            receive = receive.take().or_else(|| listen.accept());
+            (send.is_some() && receive.is_some()).then_some(())
+        });
+        let (s, r) = (send.unwrap(), receive.unwrap());
+        for n in [0, 1, 4096, 700_000] {
+            let (mut from, mut to) = (vec![n as u8 + 1; n], vec![0; n]);
+            let got = r.receive(&[(buffer(&mut to), 0)]).unwrap().unwrap();
+            let sent = s.send(buffer(&mut from), 0).unwrap().unwrap();
+            let mut done = [false; 2];
+            until(|| {
+                done[0] = done[0] || matches!(s.request(sent).unwrap().poll(), Progress::Done(_));
+                done[1] = done[1] || matches!(r.request(got).unwrap().poll(), Progress::Done(_));
+                (done == [true; 2]).then_some(())
+            });
+            assert!(from == to, "{n} bytes");
         }
     }
 

@@ -12,10 +12,11 @@ use crate::sender::{Micros, Sender};
 use crate::share::BoardWords;
 use crate::shared::{Common, Job, OVER_MAX, Shared, Status, Thread, lock};
 use crate::sockets::{Listener, Socket};
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,6 +34,11 @@ const IDLE_US: Micros = 10_000_000;
 /// Interval at which chunks that wait for a rail are looked at: other processes may have freed it.
 const HUNGRY_US: Micros = 1_000;
 const EVENTS_MAX: usize = 256;
+const HELP_EVENTS_MAX: usize = 32;
+/// While programs' threads help, the I/O thread only looks after them at this interval.
+const HELPED_US: Micros = 1_000;
+/// From this many bytes per millisecond on, programs' threads leave the work to the I/O thread.
+const LOADED_BYTES_PER_MS: u64 = 256 << 10;
 /// Time over which the work on a rail is averaged for other hosts.
 const MEAN_US: Micros = 65_536;
 
@@ -101,7 +107,7 @@ struct Asked {
 pub(crate) struct Io {
     common: Arc<Common>,
     thread: Arc<Thread>,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     listeners: Vec<Listener>,
     serves_board: bool,
     targets: HashMap<u64, Target>,
@@ -118,11 +124,19 @@ pub(crate) struct Io {
     counted: Micros,
     ticked: Micros,
     watching: bool,
+    /// Bytes that the process had moved at a time.
+    moved: (u64, Micros),
+}
+
+impl std::fmt::Debug for Io {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Io({} connections)", self.connections.len())
+    }
 }
 
 impl Io {
     pub fn new(common: Arc<Common>, thread: Arc<Thread>, listeners: Vec<Listener>, first: bool) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
         let mut io = Io {
             common,
             thread,
@@ -142,6 +156,7 @@ impl Io {
             counted: 0,
             ticked: 0,
             watching: true,
+            moved: (0, 0),
         };
         let key = io.target(Target::Mailbox);
         epoll::add(&io.epoll, io.thread.event(), EventData::new_u64(key), EventFlags::IN)?;
@@ -162,9 +177,14 @@ impl Io {
         Ok(io)
     }
 
-    /// Ends the thread's part of the process after a panic in [`run`](Io::run): every connection fails, and sockets close.
+    pub fn epoll(&self) -> Arc<OwnedFd> {
+        self.epoll.clone()
+    }
+
+    /// Ends the thread's part of the process after a panic: every connection fails, and sockets close.
     pub fn abandon(self) {
         let (common, thread) = (self.common.clone(), self.thread.clone());
+        common.log("an I/O thread has panicked: its connections have failed, and this process makes no new ones");
         let closing = self.connections.values().filter(|c| c.is_closing()).count() as u64;
         // The copies of the program's buffers go first.
         drop(self);
@@ -186,41 +206,50 @@ impl Io {
         }
     }
 
-    /// Runs until `stop` is set.
-    pub fn run(&mut self) {
-        let mut events = Vec::with_capacity(EVENTS_MAX);
+    /// Does what is to do now. Returns the time until there is more, if no event comes before.
+    fn step(&mut self, now: Micros) -> Micros {
         let mut jobs = Vec::new();
-        while !self.thread.stop.load(Ordering::Acquire) {
-            self.thread.take_jobs(&mut jobs);
-            let now = self.common.clock.now();
-            self.count(now);
-            for job in jobs.drain(..) {
-                self.work(job, now);
-            }
-            self.feed(now);
-            if now >= self.ticked + TICK_US && self.watching || now >= self.ticked + IDLE_US {
-                self.tick(now);
-            }
-            let told = self.tell(now);
-            let wait = if !self.hungry.is_empty() {
-                HUNGRY_US
-            } else if self.watching {
-                (self.ticked + TICK_US).saturating_sub(now).max(1_000)
-            } else {
-                IDLE_US
-            };
-            let wait = wait.min(told);
-            let wait = if self.thread.falls_asleep() { wait } else { 0 };
-            let time = Timespec { tv_sec: (wait / 1_000_000) as i64, tv_nsec: (wait % 1_000_000 * 1_000) as i64 };
-            events.clear();
-            let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&time));
-            self.thread.wakes_up();
-            let now = self.common.clock.now();
-            self.count(now);
-            for e in &events {
-                self.event(e.data.u64(), e.flags, now);
-            }
+        self.thread.take_jobs(&mut jobs);
+        self.count(now);
+        for job in jobs {
+            self.work(job, now);
         }
+        self.feed(now);
+        if now >= self.ticked + TICK_US && self.watching || now >= self.ticked + IDLE_US {
+            self.tick(now);
+        }
+        let told = self.tell(now);
+        let wait = if !self.hungry.is_empty() {
+            HUNGRY_US
+        } else if self.watching {
+            (self.ticked + TICK_US).saturating_sub(now).max(1_000)
+        } else {
+            IDLE_US
+        };
+        wait.min(told)
+    }
+
+    fn on_events(&mut self, events: &[epoll::Event]) {
+        let now = self.common.clock.now();
+        self.count(now);
+        for e in events {
+            self.event(e.data.u64(), e.flags, now);
+        }
+    }
+
+    /// A program's thread does the work once. False: in a forked process, which must not touch its parent's sockets.
+    pub fn help(&mut self) -> bool {
+        if std::process::id() != self.common.process {
+            return false;
+        }
+        let now = self.common.clock.now();
+        self.thread.helps();
+        let mut events = [const { MaybeUninit::uninit() }; HELP_EVENTS_MAX];
+        if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&time(0))) {
+            self.on_events(events);
+        }
+        self.step(now);
+        true
     }
 
     /// Counts the other processes' bytes anew if a millisecond has passed.
@@ -229,6 +258,13 @@ impl Io {
             let passed = (now - std::mem::replace(&mut self.counted, now)).min(MEAN_US);
             self.host_others = self.common.board.host.tick(now);
             self.near_others = self.common.board.near.tick(now);
+            let counts = &self.common.counts;
+            let all = counts.bytes.iter().chain([&counts.received, &counts.relayed]);
+            let moved = all.map(|c| c.load(Ordering::Relaxed)).sum::<u64>();
+            let (before, at) = std::mem::replace(&mut self.moved, (moved, now));
+            let passed_us = now.saturating_sub(at).clamp(1, 1_000_000);
+            let loaded = moved.saturating_sub(before) * 1_000 > LOADED_BYTES_PER_MS * passed_us;
+            self.thread.loaded.store(loaded, Ordering::Relaxed);
             if self.discovery.is_some() {
                 let view = View { board: &self.common.board.host, others: &self.host_others };
                 for (rail, mean) in self.work_ns.iter_mut().enumerate().take(self.common.addresses.len()) {
@@ -657,6 +693,33 @@ fn introduce(common: &Arc<Common>, listener: u64, hello: &Hello) -> Option<Arc<S
     l.known.insert(hello.connection, shared.clone());
     l.ready.push_back(shared.clone());
     Some(shared)
+}
+
+fn time(us: Micros) -> Timespec {
+    Timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1_000) as i64 }
+}
+
+/// Runs an I/O thread until `stop` is set. `epoll`: that of its state.
+pub(crate) fn run(thread: &Thread, epoll: &OwnedFd, clock: crate::shared::Clock) {
+    let mut events = Vec::with_capacity(EVENTS_MAX);
+    while !thread.stop.load(Ordering::Acquire) {
+        let now = clock.now();
+        let Some(wait) = lock(&thread.io).as_mut().map(|io| io.step(now)) else { return };
+        let mut wait = if thread.falls_asleep() { wait } else { 0 };
+        events.clear();
+        if wait > 0 && thread.since_help() < HELPED_US {
+            // Events of sockets would only wake this thread beside the program's.
+            let mut mailbox = [PollFd::from_borrowed_fd(thread.event(), PollFlags::IN)];
+            let _ = poll(&mut mailbox, Some(&time(wait.min(HELPED_US))));
+            wait = 0;
+        }
+        let _ = epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&time(wait)));
+        thread.wakes_up();
+        if let Some(io) = lock(&thread.io).as_mut() {
+            io.on_events(&events);
+        }
+    }
+    drop(lock(&thread.io).take());
 }
 
 enum Step {

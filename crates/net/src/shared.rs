@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::endpoint::NetError;
 use crate::handle::{Handle, RailAddress};
+use crate::io::Io;
 use crate::limits::GROUPED_MAX;
 use crate::request::Pool;
 use crate::sender::{Micros, RequestId};
@@ -60,6 +61,8 @@ pub(crate) enum Post {
 pub struct Counts {
     /// Messages sent.
     pub messages: AtomicU64,
+    /// Payload bytes received.
+    pub received: AtomicU64,
     /// Chunks that went out again.
     pub repeated: AtomicU64,
     /// Chunks that arrived again.
@@ -94,7 +97,7 @@ impl Shared {
     pub fn new(key: u64, requests: usize, thread: Arc<Thread>, status: Status) -> Self {
         Shared {
             key,
-            pool: Pool::new(requests),
+            pool: Pool::new(requests, Some(thread.clone())),
             posts: Mutex::default(),
             queued: AtomicBool::new(false),
             status: AtomicU8::new(status as u8),
@@ -131,7 +134,7 @@ impl Shared {
     pub fn post(&self, post: Post) {
         lock(&self.posts).push(post);
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.thread.hand_over(Job::Post(self.key));
+            self.thread.hand_over_and_help(Job::Post(self.key));
         }
         // A panic fails all requests after it is flagged: this request, too, or the flag shows here.
         if self.thread.is_abandoned() {
@@ -225,7 +228,19 @@ pub(crate) struct Thread {
     members: Mutex<HashMap<u64, Weak<Shared>>>,
     /// The thread has panicked.
     abandoned: AtomicBool,
+    /// State of the thread. A program's thread that polls takes it for a moment: with more processes than cores, a wake-up of the I/O thread takes
+    /// longer than the work.
+    pub io: Mutex<Option<Io>>,
+    /// When a program's thread helped last, microseconds after `begin`.
+    helped: AtomicU64,
+    /// So many bytes move that the I/O thread is busy anyway, and the program's thread stays out.
+    pub loaded: AtomicBool,
+    begin: Instant,
 }
+
+/// Microseconds between two looks at the sockets by polls of unfinished requests. A look takes about a microsecond, a poll without it 50 ns, so that
+/// less than one poll in a hundred looks. After a thread had to wait for a core, its first poll looks.
+const HELP_US: Micros = 10;
 
 /// What the requests of a connection fail with whose I/O thread has panicked.
 pub(crate) const PANICKED: &str = "an I/O thread has panicked";
@@ -241,6 +256,10 @@ impl Thread {
             stop: AtomicBool::new(false),
             members: Mutex::default(),
             abandoned: AtomicBool::new(false),
+            io: Mutex::new(None),
+            helped: AtomicU64::new(0),
+            loaded: AtomicBool::new(false),
+            begin: Instant::now(),
         })
     }
 
@@ -272,6 +291,41 @@ impl Thread {
         all.into_values().filter_map(|s| s.upgrade()).for_each(|s| s.abandon());
     }
 
+    /// A program's thread has polled an unfinished request: it looks at the sockets itself if [`HELP_US`] have passed.
+    pub fn polled(&self) {
+        if self.since_help() >= HELP_US {
+            self.help();
+        }
+    }
+
+    /// Microseconds since a program's thread helped.
+    pub fn since_help(&self) -> Micros {
+        (self.begin.elapsed().as_micros() as u64).saturating_sub(self.helped.load(Ordering::Relaxed))
+    }
+
+    /// A program's thread helps now.
+    pub fn helps(&self) {
+        self.helped.store(self.begin.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Does the I/O thread's work once, without waiting. False: another thread is at it, or so much is to do that the I/O thread shall do it.
+    pub fn help(&self) -> bool {
+        if self.loaded.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Ok(mut guard) = self.io.try_lock() else { return false };
+        let Some(io) = guard.as_mut() else { return false };
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| io.help())) {
+            Ok(helped) => helped,
+            Err(_) => {
+                let io = guard.take();
+                drop(guard);
+                io.into_iter().for_each(Io::abandon);
+                true
+            }
+        }
+    }
+
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::SeqCst)
     }
@@ -282,12 +336,23 @@ impl Thread {
 
     /// A thread that has panicked ignores jobs: its connections have failed.
     pub fn hand_over(&self, job: Job) {
+        self.push(job);
+        self.wake();
+    }
+
+    /// Hands a job over and does it, if no other thread is at work.
+    pub fn hand_over_and_help(&self, job: Job) {
+        self.push(job);
+        if !self.help() {
+            self.wake();
+        }
+    }
+
+    fn push(&self, job: Job) {
         let mut jobs = lock(&self.jobs);
         if !self.is_abandoned() {
             jobs.push(job);
         }
-        drop(jobs);
-        self.wake();
     }
 
     pub fn wake(&self) {
