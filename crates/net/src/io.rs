@@ -264,7 +264,7 @@ impl Io {
             let (before, at) = std::mem::replace(&mut self.moved, (moved, now));
             let passed_us = now.saturating_sub(at).clamp(1, 1_000_000);
             let loaded = moved.saturating_sub(before) * 1_000 > LOADED_BYTES_PER_MS * passed_us;
-            self.thread.loaded.store(loaded, Ordering::Relaxed);
+            self.thread.works(loaded);
             if self.discovery.is_some() {
                 let view = View { board: &self.common.board.host, others: &self.host_others };
                 for (rail, mean) in self.work_ns.iter_mut().enumerate().take(self.common.addresses.len()) {

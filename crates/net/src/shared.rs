@@ -233,14 +233,17 @@ pub(crate) struct Thread {
     pub io: Mutex<Option<Io>>,
     /// When a program's thread helped last, microseconds after `begin`.
     helped: AtomicU64,
-    /// So many bytes move that the I/O thread is busy anyway, and the program's thread stays out.
-    pub loaded: AtomicBool,
+    /// So many bytes move that the I/O thread is busy anyway, and the program's thread stays out, unless no work was done for [`STARVED_US`].
+    loaded: AtomicBool,
+    worked: AtomicU64,
     begin: Instant,
 }
 
 /// Microseconds between two looks at the sockets by polls of unfinished requests. A look takes about a microsecond, a poll without it 50 ns, so that
 /// less than one poll in a hundred looks. After a thread had to wait for a core, its first poll looks.
 const HELP_US: Micros = 10;
+/// A busy I/O thread that did nothing for this time waits for a core.
+const STARVED_US: Micros = 3_000;
 
 /// What the requests of a connection fail with whose I/O thread has panicked.
 pub(crate) const PANICKED: &str = "an I/O thread has panicked";
@@ -259,6 +262,7 @@ impl Thread {
             io: Mutex::new(None),
             helped: AtomicU64::new(0),
             loaded: AtomicBool::new(false),
+            worked: AtomicU64::new(0),
             begin: Instant::now(),
         })
     }
@@ -298,19 +302,29 @@ impl Thread {
         }
     }
 
+    fn elapsed(&self) -> Micros {
+        self.begin.elapsed().as_micros() as u64
+    }
+
     /// Microseconds since a program's thread helped.
     pub fn since_help(&self) -> Micros {
-        (self.begin.elapsed().as_micros() as u64).saturating_sub(self.helped.load(Ordering::Relaxed))
+        self.elapsed().saturating_sub(self.helped.load(Ordering::Relaxed))
     }
 
     /// A program's thread helps now.
     pub fn helps(&self) {
-        self.helped.store(self.begin.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.helped.store(self.elapsed(), Ordering::Relaxed);
+    }
+
+    /// Work is being done; `loaded`: so much that it is for the I/O thread.
+    pub fn works(&self, loaded: bool) {
+        self.loaded.store(loaded, Ordering::Relaxed);
+        self.worked.store(self.elapsed(), Ordering::Relaxed);
     }
 
     /// Does the I/O thread's work once, without waiting. False: another thread is at it, or so much is to do that the I/O thread shall do it.
     pub fn help(&self) -> bool {
-        if self.loaded.load(Ordering::Relaxed) {
+        if self.loaded.load(Ordering::Relaxed) && self.elapsed() < self.worked.load(Ordering::Relaxed) + STARVED_US {
             return false;
         }
         let Ok(mut guard) = self.io.try_lock() else { return false };
