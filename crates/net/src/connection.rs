@@ -227,8 +227,9 @@ struct Into<'a, W> {
     now: Micros,
     rails: &'a View<'a, W>,
     out: &'a mut Outbox,
-    /// Payload bytes that arrived.
+    /// Payload bytes that arrived, and their chunks.
     bytes: u64,
+    chunks: u64,
 }
 
 fn invalid(e: wire::Malformed) -> io::Error {
@@ -251,6 +252,7 @@ impl<W: Cells> Reader for Into<'_, W> {
     fn arrived(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<()> {
         let Core::Receive(r) = &mut self.core else { return Err(ErrorKind::InvalidData.into()) };
         self.bytes += u64::from(bytes);
+        self.chunks += 1;
         r.arrived(self.path, chunk, bytes, total, self.out).map_err(invalid)
     }
 
@@ -463,9 +465,11 @@ impl Connection {
     pub fn read(&mut self, path: usize, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) {
         let Some(Some(p)) = self.paths.get_mut(path) else { return };
         let mut out = Outbox::default();
-        let mut into = Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out, bytes: 0 };
+        let mut into =
+            Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out, bytes: 0, chunks: 0 };
         let read = p.read(&mut into);
         common.counts.received.fetch_add(into.bytes, Ordering::Relaxed);
+        common.counts.chunks.fetch_add(into.chunks, Ordering::Relaxed);
         if p.bye {
             self.bye_since.get_or_insert(now);
         }

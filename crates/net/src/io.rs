@@ -19,7 +19,7 @@ use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use wire::auth::{self, Nonce};
 
 /// Greetings of strangers under way on the listening thread.
@@ -37,8 +37,10 @@ const EVENTS_MAX: usize = 256;
 const HELP_EVENTS_MAX: usize = 32;
 /// While programs' threads help, the I/O thread only looks after them at this interval.
 const HELPED_US: Micros = 1_000;
-/// From this many bytes per millisecond on, programs' threads leave the work to the I/O thread.
-const LOADED_BYTES_PER_MS: u64 = 256 << 10;
+/// If the messages of the last [`LOADED_US`] were larger than this on average, programs' threads leave the work to the I/O thread: it sleeps between its
+/// events, so the system runs it before threads that poll without a pause. With smaller ones, its wake-ups would take longer than the work.
+const LARGE_BYTES: u64 = 16 << 10;
+const LOADED_US: Micros = 10_000;
 /// Time over which the work on a rail is averaged for other hosts.
 const MEAN_US: Micros = 65_536;
 
@@ -124,8 +126,10 @@ pub(crate) struct Io {
     counted: Micros,
     ticked: Micros,
     watching: bool,
-    /// Bytes that the process had moved at a time.
-    moved: (u64, Micros),
+    /// Bytes, and messages sent and chunks received, of the process at the last look at them.
+    moved: (u64, u64),
+    moved_at: Micros,
+    loaded: bool,
 }
 
 impl std::fmt::Debug for Io {
@@ -157,6 +161,8 @@ impl Io {
             ticked: 0,
             watching: true,
             moved: (0, 0),
+            moved_at: 0,
+            loaded: false,
         };
         let key = io.target(Target::Mailbox);
         epoll::add(&io.epoll, io.thread.event(), EventData::new_u64(key), EventFlags::IN)?;
@@ -258,13 +264,16 @@ impl Io {
             let passed = (now - std::mem::replace(&mut self.counted, now)).min(MEAN_US);
             self.host_others = self.common.board.host.tick(now);
             self.near_others = self.common.board.near.tick(now);
-            let counts = &self.common.counts;
-            let all = counts.bytes.iter().chain([&counts.received, &counts.relayed]);
-            let moved = all.map(|c| c.load(Ordering::Relaxed)).sum::<u64>();
-            let (before, at) = std::mem::replace(&mut self.moved, (moved, now));
-            let passed_us = now.saturating_sub(at).clamp(1, 1_000_000);
-            let loaded = moved.saturating_sub(before) * 1_000 > LOADED_BYTES_PER_MS * passed_us;
-            self.thread.works(loaded);
+            if now >= self.moved_at + LOADED_US {
+                let counts = &self.common.counts;
+                let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+                let bytes = counts.bytes.iter().map(get).sum::<u64>() + get(&counts.received) + get(&counts.relayed);
+                let parts = get(&counts.messages) + get(&counts.chunks);
+                let (bytes_before, parts_before) = std::mem::replace(&mut self.moved, (bytes, parts));
+                self.moved_at = now;
+                self.loaded = bytes - bytes_before > LARGE_BYTES * (parts - parts_before);
+            }
+            self.thread.works(self.loaded);
             if self.discovery.is_some() {
                 let view = View { board: &self.common.board.host, others: &self.host_others };
                 for (rail, mean) in self.work_ns.iter_mut().enumerate().take(self.common.addresses.len()) {

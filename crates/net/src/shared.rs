@@ -61,8 +61,10 @@ pub(crate) enum Post {
 pub struct Counts {
     /// Messages sent.
     pub messages: AtomicU64,
-    /// Payload bytes received.
+    /// Payload bytes received, and the chunks that they came in.
     pub received: AtomicU64,
+    /// See `received`.
+    pub chunks: AtomicU64,
     /// Chunks that went out again.
     pub repeated: AtomicU64,
     /// Chunks that arrived again.
