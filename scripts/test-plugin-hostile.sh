@@ -14,6 +14,7 @@ versions=("$@")
 # case | test binary | test | first and last minor release to which it applies ("-": does not depend on the release)
 cases=(
   'one rank simulates groups (`ncclGroupSimulateEnd`)|launched|a_rank_that_simulates|27|99'
+  'one rank captures graphs that it never launches|launched|a_rank_that_captures|27|99'
   'one host has `NCCL_PROTO=Simple`|launched|a_table_that_one_hosts|27|99'
   'cost tables differ for a reason that no setting shows|launched|an_arm_that_one_rank_lacks|27|99'
   'a canary: the rest stays at AUTO|launched|only_the_canary|28|99'
@@ -30,13 +31,13 @@ cases=(
   'a leader or a member that falls silent; a stranger with the token|silence||-|'
   'forks, exits and closes without finalize|c_host|fork|-|'
 )
-cargo test --locked -q -p nccl-plugin --no-run --test launched --test job --test real_nccl --test c_host --test threads --test simulated_groups --test cuts --test silence --test hanging
+cargo test --locked -q --workspace --no-run --test launched --test job --test real_nccl --test c_host --test threads --test simulated_groups --test cuts --test silence --test hanging
 
 failed=0
 # result BINARY TEST VERSION: ok, FAILED or skipped
 result() {
   local log rc=0
-  log=$(env "LINKWISE_NCCL_VERSIONS=$3" cargo test --locked -q -p nccl-plugin --test "$1" "$2" -- --show-output 2>&1 </dev/null) || rc=$?
+  log=$(env "LINKWISE_NCCL_VERSIONS=$3" cargo test --locked -q --workspace --test "$1" "$2" -- --show-output 2>&1 </dev/null) || rc=$?
   if [ "$rc" != 0 ]; then
     printf '%s\n' "$log" | sed 's/^/    /' >&2
     echo FAILED

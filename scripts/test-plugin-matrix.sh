@@ -14,8 +14,8 @@ if [ $# = 0 ]; then
   for minor in $(seq 21 32); do versions+=("2.$minor"); done
   versions+=(2.27.3)
 fi
-cargo test --locked -p nccl-plugin --no-run
-[ "${AGREEMENT:-1}" = 0 ] || cargo test --locked -p agreement --no-run
+cargo test --locked --workspace --no-run --test real_nccl --test job --test agreement
+[ "${AGREEMENT:-1}" = 0 ] || cargo test --locked --workspace --no-run --test simulation --test model --test cost
 
 passed=0 failed=0 skipped=0
 # stage NAME COMMAND...
@@ -37,11 +37,11 @@ stage() {
   fi
 }
 for version in "${versions[@]}"; do
-  stage "NCCL $version" env "LINKWISE_NCCL_VERSIONS=$version" cargo test --locked -q -p nccl-plugin --test real_nccl --test job --test agreement -- --show-output
+  stage "NCCL $version" env "LINKWISE_NCCL_VERSIONS=$version" cargo test --locked -q --workspace --test real_nccl --test job --test agreement -- --show-output
 done
 [ "${AGREEMENT:-1}" = 0 ] || stage "agreement, ten million" env LINKWISE_SIMULATION_STEPS=10000000 LINKWISE_MODEL_LARGE=1 \
-  cargo test --locked -q -p agreement --test simulation --test model -- --show-output
-[ "${AGREEMENT:-1}" = 0 ] || stage "agreement, cost" cargo test --locked -q -p agreement --test cost -- --ignored --show-output
+  cargo test --locked -q --workspace --test simulation --test model -- --show-output
+[ "${AGREEMENT:-1}" = 0 ] || stage "agreement, cost" cargo test --locked -q --workspace --test cost -- --ignored --show-output
 say ""
 say "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

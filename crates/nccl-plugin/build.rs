@@ -4,7 +4,15 @@
 use std::path::{Path, PathBuf};
 
 /// The crates whose sources decide what ranks send and choose.
-const SOURCES: [&str; 4] = ["src", "../agreement/src", "../wire/src", "../tune/src"];
+const SOURCES: [&str; 7] = [
+    "src",
+    "../agreement/src",
+    "../wire/src",
+    "../tune/src",
+    "../stats/src",
+    "../linalg/src",
+    "../nccl-types/src",
+];
 
 fn main() {
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));

@@ -4,7 +4,7 @@ use crate::gpus::GpuList;
 use place::{Answer, Bottleneck, Request, Scored};
 use predict::{BandwidthModel, Model};
 use serde::{Deserialize, Serialize};
-use topology::{Allocation, Bytes, Cluster, Collective};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective};
 
 /// Number of candidates that the answer lists as worth measuring.
 const PROBES: usize = 3;
@@ -276,7 +276,7 @@ impl BottleneckAnswer {
                     2..=4 => format!("NICs {}", nics.join(", ")),
                     n => format!("{n} NICs"),
                 };
-                format!("Limited by {nics} of host {host} ({gb_per_s:.0} GB/s line rate).")
+                format!("Limited by {nics} of host {host} ({} line rate).", Bandwidth::from_gb_per_s(*gb_per_s))
             }
             BottleneckAnswer::Link { name } if name.starts_with("NCCL") || name.starts_with("NVLinks") => {
                 format!("Limited by {name}.") // no link of the cluster file

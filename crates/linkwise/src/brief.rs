@@ -1,17 +1,12 @@
 //! Short forms of bandwidths (three significant digits) and of lists of GPUs.
 
+use topology::quantity::decimals;
 use topology::{Allocation, Cluster, count};
 
 /// Maximum length of a list of GPUs printed in full, characters: about two lines.
 const LIST_CHARS_MAX: usize = 120;
 /// Number of hosts named when a list is longer than that.
 const HOSTS_NAMED: usize = 3;
-
-/// Digits after the point of a bandwidth in GB/s: one, or more if three significant digits need them.
-fn decimals(gb_per_s: f64) -> usize {
-    let v = gb_per_s.abs();
-    if (1e-9..10.0).contains(&v) { (2 - v.log10().floor() as i32).clamp(1, 12) as usize } else { 1 }
-}
 
 /// A bandwidth in GB/s: `401.4`, `8.25`, `0.0473`.
 pub fn gb(gb_per_s: f64) -> String {

@@ -12,14 +12,21 @@ pub trait OrFailure<T> {
 
 impl<T> OrFailure<T> for Result<T, StateError> {
     fn or_failure(self) -> Result<T, Failure> {
-        self.map_err(|e| if e.is_refusal() { Failure::impossible(e) } else { Failure::input(e) })
+        self.map_err(|e| {
+            if e.is_refusal() || matches!(e, StateError::Busy(_)) { Failure::impossible(e) } else { Failure::input(e) }
+        })
     }
 }
 
 impl<T> OrFailure<T> for Result<T, StoreError> {
     fn or_failure(self) -> Result<T, Failure> {
-        self.map_err(Failure::input)
+        self.map_err(of_store)
     }
+}
+
+/// A locked store is no bad input: the same command succeeds later.
+pub fn of_store(e: StoreError) -> Failure {
+    if matches!(e, StoreError::Busy(_)) { Failure::impossible(e) } else { Failure::input(e) }
 }
 
 impl<T> OrFailure<T> for Result<T, EngineError> {
@@ -28,5 +35,19 @@ impl<T> OrFailure<T> for Result<T, EngineError> {
             ErrorKind::Impossible | ErrorKind::Busy => Failure::impossible(e.with_remedy()),
             ErrorKind::Malformed | ErrorKind::Broken => Failure::input(e.with_remedy()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_a_refusal_that_may_be_tried_again() {
+        let path = || std::path::PathBuf::from("a.db");
+        let of = |r: Result<(), StoreError>| r.or_failure().unwrap_err().exit_code();
+        assert_eq!(of(Err(StoreError::Busy(path()))), 1);
+        assert_eq!(of(Err(StoreError::Missing(path()))), 2);
+        assert_eq!(Err::<(), _>(StateError::Busy(path())).or_failure().unwrap_err().exit_code(), 1);
     }
 }

@@ -418,3 +418,32 @@ fn an_interrupt_from_the_terminal_is_not_passed_on_once_more_when_input_comes_fr
     assert_eq!(ended(terminal), Some(9));
     drop(keyboard);
 }
+
+#[test]
+fn a_wrong_setting_or_table_ends_the_run_before_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table");
+    std::fs::write(&table, "AllReduce 64KiB banana\n").unwrap();
+    let began = folder.path().join("began");
+    let job = format!("touch {}", began.display());
+    let run = |options: &[&str], variable: (&str, &str)| {
+        let mut args = vec!["run"];
+        args.extend(options);
+        args.extend(["--", "sh", "-c", &job]);
+        let out = linkwise(&args).env(variable.0, variable.1).output().unwrap();
+        (out.status.code(), err(&out))
+    };
+    let of = table.display().to_string();
+    for (options, variable, said) in [
+        (&["--profile", of.as_str()][..], ("HOME", "/"), ":1: `banana`"),
+        (&[], ("LINKWISE_LEAD", "nan"), "LINKWISE_LEAD"),
+        (&[], ("LINKWISE_LAED", "3"), "LINKWISE_LEAD"),
+        (&[], ("LINKWISE_CONFIG", "/dev/zero"), "not a regular file"),
+    ] {
+        let (code, text) = run(options, variable);
+        assert!(code == Some(2) && text.contains(said) && text.contains("stay off"), "{variable:?}: {code:?} {text}");
+    }
+    assert!(!began.exists());
+    assert_eq!(run(&[], ("LINKWISE_LEAD", "3")).0, Some(0));
+    assert!(began.exists());
+}

@@ -2,10 +2,11 @@
 // One rank of a job whose bytes move. It loads libnccl.so.2, makes the calls of a plan file and compares every byte that arrives with what the
 // senders must have sent. One line per call:
 //
-//   NAME BYTES TYPE OPERATION ROOT REPETITIONS FLAGS MATRIX
+//   NAME BYTES TYPE OPERATION ROOT REPETITIONS STEP_CALLS FLAGS MATRIX
 //
 //   NAME        all_reduce all_gather reduce_scatter broadcast reduce sendrecv
 //   BYTES       as NCCL counts them; sendrecv: unused
+//   STEP_CALLS  0: one call per repetition; n: every repetition is a training step of n such calls, which is reported to linkwise's tuner
 //   FLAGS       g: captured into a CUDA graph, launched REPETITIONS times; i: in place; u: user buffers registered with the communicator;
 //               o: input of any rounding, output to a file beside the plan instead of a check;  -: none
 //   MATRIX      sendrecv: file with bytes from rank (row) to rank (column), separated by spaces; otherwise -
@@ -127,13 +128,13 @@ static void rough(enum type t, uint64_t key, size_t i, void *to) {
 }
 
 // ---- calls
-struct call { enum name name; size_t bytes; enum type type; enum operation operation; int root, repetitions, graph, in_place, registered, order; char matrix[512]; };
+struct call { enum name name; size_t bytes; enum type type; enum operation operation; int root, repetitions, step_calls, graph, in_place, registered, order; char matrix[512]; };
 struct buffers { unsigned char *from, *to; size_t from_bytes, to_bytes, sent[RANKS_MAX], received[RANKS_MAX], at_from[RANKS_MAX], at_to[RANKS_MAX]; };
 
 static int read_call(const char *line, struct call *c) {
   char name[32], type[16], operation[16], flags[16];
   *c = (struct call){.name = NAMES, .type = TYPES, .operation = OPERATIONS};
-  if (sscanf(line, "%31s %zu %15s %15s %d %d %15s %511s", name, &c->bytes, type, operation, &c->root, &c->repetitions, flags, c->matrix) != 8) return 1;
+  if (sscanf(line, "%31s %zu %15s %15s %d %d %d %15s %511s", name, &c->bytes, type, operation, &c->root, &c->repetitions, &c->step_calls, flags, c->matrix) != 9) return 1;
   for (int i = 0; i < NAMES; i++) if (!strcmp(name, call_names[i])) c->name = (enum name)i;
   for (int i = 0; i < TYPES; i++) if (!strcmp(type, type_names[i])) c->type = (enum type)i;
   for (int i = 0; i < OPERATIONS; i++) if (!strcmp(operation, operation_names[i])) c->operation = (enum operation)i;
@@ -141,7 +142,7 @@ static int read_call(const char *line, struct call *c) {
   c->in_place = strchr(flags, 'i') != NULL;
   c->registered = strchr(flags, 'u') != NULL;
   c->order = strchr(flags, 'o') != NULL;
-  return c->name == NAMES || c->type == TYPES || c->operation == OPERATIONS || c->root < 0 || c->root >= ranks || c->repetitions < 1;
+  return c->name == NAMES || c->type == TYPES || c->operation == OPERATIONS || c->root < 0 || c->root >= ranks || c->repetitions < 1 || c->step_calls < 0;
 }
 static int read_matrix(const char *path, struct buffers *b) {
   FILE *f = fopen(path, "r");
@@ -287,6 +288,15 @@ static void answer(const struct call *c, const struct buffers *b, int call, int 
   printf("}\n");
 }
 
+// NCCL opens linkwise's tuner without making its symbols global, so the library is opened again under the same name.
+static void report_step(const char *name) {
+  static void *tuner;
+  const char *path = getenv("NCCL_TUNER_PLUGIN");
+  if (!tuner && path) tuner = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  int (*f)(void) = tuner ? (int (*)(void))dlsym(tuner, name) : NULL;
+  if (f) f();
+}
+
 static int run_call(const struct call *c, int call, const char *plan) {
   struct buffers b;
   void *handles[2] = {NULL, NULL}, *graph = NULL, *executable = NULL;
@@ -297,8 +307,11 @@ static int run_call(const struct call *c, int call, const char *plan) {
     if (c->graph && k == 0 && (CUDA(cudaStreamBeginCapture, stream, 0) || enqueue(c, &b) || CUDA(cudaStreamEndCapture, stream, &graph) || CUDA(cudaGraphInstantiate, &executable, graph, 0ull))) return 1;
     meet();
     double begin = now();
-    if (c->graph ? CUDA(cudaGraphLaunch, executable, stream) : enqueue(c, &b)) return 1;
+    if (c->step_calls) report_step("linkwise_step_begin");
+    for (int i = 0; i < (c->step_calls ? c->step_calls : 1); i++)
+      if (c->graph ? CUDA(cudaGraphLaunch, executable, stream) : enqueue(c, &b)) return 1;
     if (CUDA(cudaStreamSynchronize, stream)) return 1;
+    if (c->step_calls) report_step("linkwise_step_end");
     double seconds = now() - begin;
     struct wrong w = c->order ? (struct wrong){0, 0} : verify(c, &b, call, k);
     if (c->order && keep(c, &b, call, plan)) return 1;

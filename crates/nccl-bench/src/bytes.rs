@@ -17,6 +17,8 @@ use topology::nccl::Version;
 pub const BYTES_CALLS_MAX: usize = 4096;
 /// Maximum number of repetitions of one call.
 pub const REPETITIONS_MAX: u32 = 100_000;
+/// Maximum number of calls of one step.
+pub const STEP_CALLS_MAX: u32 = 1024;
 /// Maximum size of a buffer of one rank, bytes. It takes real memory.
 pub const BUFFER_BYTES_MAX: u64 = 4 << 30;
 
@@ -102,6 +104,10 @@ pub struct BytesCall {
     pub root: u32,
     /// Number of calls with the same buffers and other data.
     pub repetitions: u32,
+    /// 0: a repetition is one call. Otherwise each repetition is a training step of this many such calls, whose begin and end are reported to
+    /// linkwise's tuner (`linkwise_step_begin`); its time is that of the step.
+    #[serde(default)]
+    pub step_calls: u32,
     /// True to capture the call into a CUDA graph, which is launched `repetitions` times.
     pub captured: bool,
     /// True if input and output share a buffer, as NCCL defines it per collective.
@@ -109,7 +115,7 @@ pub struct BytesCall {
     /// True to register the buffers with the communicator (`ncclCommRegister`).
     pub registered: bool,
     /// True to fill the input with floats for which every order of additions gives other bits, and to return the output
-    /// ([`BytesReport::outputs`]) instead of a check. [`crate::order`] computes what a ring or a tree must give. [`crate::order`] computes what a ring or a tree must give.
+    /// ([`BytesReport::outputs`]) instead of a check. [`crate::order`] computes what a ring or a tree must give.
     pub keep_output: bool,
 }
 
@@ -122,6 +128,7 @@ impl BytesCall {
             reduction: Reduction::Sum,
             root: 0,
             repetitions: 1,
+            step_calls: 0,
             captured: false,
             in_place: false,
             registered: false,
@@ -241,6 +248,9 @@ impl BytesSpec {
             }
             if !(1..=REPETITIONS_MAX).contains(&c.repetitions) {
                 return Err(format!("call {i}: {} repetitions; 1 to {REPETITIONS_MAX}", c.repetitions));
+            }
+            if c.step_calls > STEP_CALLS_MAX {
+                return Err(format!("call {i}: {} calls per step; at most {STEP_CALLS_MAX}", c.step_calls));
             }
             let bytes = match &c.traffic {
                 Traffic::AllReduce(n)

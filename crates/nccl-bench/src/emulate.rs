@@ -105,12 +105,8 @@ impl Bench {
         set("CUDA_VISIBLE_DEVICES", visible.join(",").into());
         set("NCCL_TOPO_FILE", file("topology.xml").into());
         set("PET_NPROC_PER_NODE", ranks.into()); // torchrun's default of --nproc-per-node
+        topology.gpu_variables().into_iter().for_each(|(name, value)| set(name, value.into()));
         for (name, value) in [
-            ("LINKWISE_EMU_BUS_IDS", topology.gpu_bus_ids.join(",")),
-            ("LINKWISE_EMU_SM", topology.gpu.compute_capability.to_string()),
-            ("LINKWISE_EMU_SM_COUNT", topology.gpu.multiprocessors.to_string()),
-            ("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string()),
-            ("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string()),
             ("LINKWISE_EMU_HOSTS", format!("{}x{}", spec.hosts, spec.gpus)),
             ("LINKWISE_EMU_JOB", std::process::id().to_string()),
             ("LINKWISE_EMU_PLAY", "bytes".into()),

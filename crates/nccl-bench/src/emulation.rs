@@ -12,41 +12,11 @@ use wait_timeout::ChildExt;
 macro_rules! sources {
     ($($name:literal),+ $(,)?) => { [$(($name, include_str!(concat!("../emulation/", $name)))),+] };
 }
-/// Name and text of every source.
-const SOURCES: [(&str, &str); 30] = sources![
-    "emu.h",
-    "graph.h",
-    "play.h",
-    "config.c",
-    "device.c",
-    "memory.c",
-    "vmm.c",
-    "stream.c",
-    "queue.c",
-    "graph.c",
-    "attach.c",
-    "libc.c",
-    "nvml.c",
-    "layout.c",
-    "fiber.c",
-    "trace.c",
-    "link.c",
-    "pace.c",
-    "reduce.c",
-    "simple.c",
-    "ll.c",
-    "ll128.c",
-    "p2p.c",
-    "ring.c",
-    "tree.c",
-    "launch.c",
-    "program.c",
-    "net.c",
-    "runner.c",
-    "mover.c",
-];
+/// Name and text of a source.
+type Source = (&'static str, &'static str);
+const HEADERS: [Source; 3] = sources!["emu.h", "graph.h", "play.h"];
 /// The sources of the preload library.
-pub const PRELOAD: [&str; 24] = [
+pub const PRELOAD: [Source; 24] = sources![
     "config.c",
     "device.c",
     "memory.c",
@@ -72,6 +42,12 @@ pub const PRELOAD: [&str; 24] = [
     "launch.c",
     "program.c",
 ];
+/// Every other part has one source: the net plugin and two programs.
+const PARTS: [Source; 3] = sources!["net.c", "runner.c", "mover.c"];
+
+fn sources() -> impl Iterator<Item = Source> {
+    HEADERS.into_iter().chain(PRELOAD).chain(PARTS)
+}
 const FLAGS: [&str; 4] = ["-O2", "-std=gnu11", "-Wall", "-Wextra"];
 /// Time limit of the compiler. It normally takes one second.
 const COMPILE_SECONDS_MAX: u64 = 120;
@@ -101,7 +77,7 @@ impl Emulation {
         }
         let compiler = std::env::var_os("CC").filter(|c| !c.is_empty()).unwrap_or_else(|| OsString::from("cc"));
         let mut hash = Sha256::new();
-        for (name, text) in SOURCES {
+        for (name, text) in sources() {
             hash.update(name);
             hash.update([0]);
             hash.update(text);
@@ -124,11 +100,11 @@ impl Emulation {
             .tempdir_in(cache)
             .map_err(BenchError::io(format!("cannot write to {}", cache.display())))?;
         let io = || BenchError::io(format!("cannot write to {}", build.path().display()));
-        for (name, text) in SOURCES {
+        for (name, text) in sources() {
             std::fs::write(build.path().join(name), text).map_err(io())?;
         }
         let shared = ["-shared", "-fPIC", "-fvisibility=hidden"];
-        compile(&compiler, build.path(), &shared, &PRELOAD, "libemulation.so")?;
+        compile(&compiler, build.path(), &shared, &PRELOAD.map(|(name, _)| name), "libemulation.so")?;
         compile(&compiler, build.path(), &shared, &["net.c"], "libnccl-net-simulated.so")?;
         compile(&compiler, build.path(), &[], &["runner.c"], "runner")?;
         compile(&compiler, build.path(), &[], &["mover.c"], "mover")?;

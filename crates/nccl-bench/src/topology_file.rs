@@ -47,6 +47,18 @@ impl TopologyFile {
         let xml = std::mem::take(&mut w.out);
         Ok(TopologyFile { xml, gpu_bus_ids: w.bus.gpus, nics: w.bus.nics, cpu: cpu.name.into(), gpu })
     }
+
+    /// The variables from which the emulation takes the host's GPUs.
+    pub(crate) fn gpu_variables(&self) -> [(&'static str, String); 5] {
+        let gpu = &self.gpu;
+        [
+            ("LINKWISE_EMU_BUS_IDS", self.gpu_bus_ids.join(",")),
+            ("LINKWISE_EMU_SM", gpu.compute_capability.to_string()),
+            ("LINKWISE_EMU_SM_COUNT", gpu.multiprocessors.to_string()),
+            ("LINKWISE_EMU_MEMORY_GIB", gpu.memory_gib.to_string()),
+            ("LINKWISE_EMU_PEER_TO_PEER", u8::from(gpu.peer_to_peer).to_string()),
+        ]
+    }
 }
 
 /// Removes the first device and all devices connected to it from `rest`, and returns them sorted: GPUs before NICs, by

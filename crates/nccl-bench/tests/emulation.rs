@@ -9,7 +9,7 @@ fn the_emulation_keeps_the_rules_of_memory_sharing_streams_and_capture() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("rules");
-    let sources = nccl_bench::emulation::PRELOAD.iter().filter(|s| **s != "libc.c");
+    let sources = nccl_bench::emulation::PRELOAD.iter().map(|(name, _)| *name).filter(|s| *s != "libc.c");
     let sources: Vec<_> = sources.map(|s| here.join("emulation").join(s)).collect();
     // Under the sanitisers where the compiler has them.
     let compile = |extra: &[&str]| {

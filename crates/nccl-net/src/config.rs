@@ -1,11 +1,11 @@
 //! Settings: `LINKWISE_*` variables and the file that `LINKWISE_CONFIG` names, which the tuner plugin reads, too. Variables override the file. An error
 //! turns the plugin off, with one line that names the variable or the line of the file.
 
+use net::endpoint::THREADS_MAX;
 use net::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RAILS_MAX};
+use plugin_base::{ConfigError, Keys, Sources};
 use std::path::Path;
 
-/// Largest settings file, bytes.
-pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Longest token, bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;
 
@@ -56,28 +56,18 @@ impl Default for Config {
     }
 }
 
-/// A setting that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigError {
-    /// A variable, or file:line.
-    pub place: String,
-    pub what: String,
-}
-
-impl std::fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
-    }
-}
-
-/// Names in the file; the variable of `key` is `LINKWISE_KEY`. Names without `net` belong to the tuner plugin and are not checked here.
-const KEYS: [&str; 7] =
-    ["net", "net_rails", "net_chunk", "net_threads", "net_share", "net_relay", "net_test_gpu_is_host"];
+/// Settings of this plugin. Names without `net` belong to the tuner plugin, which checks them; the token is shared.
+const KEYS: Keys = Keys {
+    settings: &["net", "net_rails", "net_chunk", "net_threads", "net_share", "net_relay"],
+    unlisted: &["net_test_gpu_is_host", "token"],
+    former: &[],
+    is_of_others: |key| key != "net" && !key.starts_with("net_"),
+};
 /// Set by `linkwise run`: a random token, if the user sets none.
 const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
 
 impl Config {
-    /// Loads variables and the file that they name. `read` reads a file of at most [`FILE_BYTES_MAX`] bytes.
+    /// Loads variables and the file that they name. `read` limits a file's size and the time to read it ([`plugin_base::read`]).
     ///
     /// # Errors
     /// The first setting that is wrong, with its place.
@@ -85,116 +75,45 @@ impl Config {
         env: impl Fn(&str) -> Option<String>,
         read: impl Fn(&Path) -> Result<String, String>,
     ) -> Result<Self, ConfigError> {
-        let env = |k: &str| env(k).filter(|v| !v.is_empty());
-        let mut file = Vec::new();
-        if let Some(path) = env("LINKWISE_CONFIG") {
-            let text = read(Path::new(&path)).map_err(|what| ConfigError { place: path.clone(), what })?;
-            file = lines(&path, &text)?;
-        }
-        let get = |key: &str| {
-            let name = format!("LINKWISE_{}", key.to_ascii_uppercase());
-            let of_file = || file.iter().find(|(k, _, _)| k == key).map(|(_, v, place)| (v.clone(), place.clone()));
-            env(&name).map(|v| (v, name)).or_else(of_file)
+        let from = Sources::open(&KEYS, &env, &read)?;
+        let ours = Config::default();
+        let modes = [("auto", Mode::Auto), ("tcp", Mode::Tcp), ("off", Mode::Off)];
+        let rails = |v: &str| {
+            let all: Vec<String> = v.split(',').map(|r| r.trim().to_owned()).filter(|r| !r.is_empty()).collect();
+            (1..=RAILS_MAX).contains(&all.len()).then_some(all)
         };
-        let mut c = Config::default();
-        let wrong = |place: String, what: String| Err(ConfigError { place, what });
-        if let Some((v, place)) = get("net") {
-            c.mode = match v.as_str() {
-                "auto" => Mode::Auto,
-                "tcp" => Mode::Tcp,
-                "off" => Mode::Off,
-                _ => return wrong(place, format!("`{v}` is none of auto, tcp, off")),
-            };
-        }
-        if let Some((v, place)) = get("net_rails") {
-            c.rails = v.split(',').map(|r| r.trim().to_owned()).filter(|r| !r.is_empty()).collect();
-            if c.rails.is_empty() || c.rails.len() > RAILS_MAX {
-                return wrong(place, format!("`{v}` is not a list of 1 to {RAILS_MAX} NICs"));
-            }
-        }
-        if let Some((v, place)) = get("token").or_else(|| env(TOKEN_FALLBACK).map(|v| (v, TOKEN_FALLBACK.into()))) {
-            if v.len() > TOKEN_BYTES_MAX {
-                return wrong(place, format!("a token has at most {TOKEN_BYTES_MAX} bytes"));
-            }
-            c.token = v;
-        }
-        if let Some((v, place)) = get("net_chunk") {
-            match v
-                .parse::<u32>()
-                .ok()
-                .filter(|n| n.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(n))
-            {
-                Some(n) => c.chunk = n,
-                None => {
-                    return wrong(
-                        place,
-                        format!("`{v}` is not a power of two, {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}"),
-                    );
+        let chunk = |v: &str| {
+            let is_one = |n: &u32| n.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(n);
+            v.parse().ok().filter(is_one)
+        };
+        let threads = |v: &str| v.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
+        let config = Config {
+            mode: from.word("net", &modes)?.unwrap_or(ours.mode),
+            rails: from
+                .parsed_as("net_rails", &format!("a list of 1 to {RAILS_MAX} NICs"), rails)?
+                .unwrap_or(ours.rails),
+            token: match from.get("token").or_else(|| from.set_variable(TOKEN_FALLBACK)) {
+                Some((token, place)) if token.len() > TOKEN_BYTES_MAX => {
+                    return Err(ConfigError::new(place, format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
                 }
-            }
+                token => token.map(|(token, _)| token).unwrap_or_default(),
+            },
+            chunk: from
+                .parsed_as("net_chunk", &format!("a power of two, {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}"), chunk)?
+                .unwrap_or(ours.chunk),
+            threads: from
+                .parsed_as("net_threads", &format!("a number of threads, 1 to {THREADS_MAX}"), threads)?
+                .unwrap_or(ours.threads),
+            share: from.flag("net_share")?.unwrap_or(ours.share),
+            relay: from.flag("net_relay")?.unwrap_or(ours.relay),
+            gpu_is_host: from.flag("net_test_gpu_is_host")?.unwrap_or(ours.gpu_is_host),
+        };
+        if config.relay && config.token.is_empty() {
+            let what = "links are lent only to a job with a token: set LINKWISE_TOKEN";
+            return Err(ConfigError::new("LINKWISE_NET_RELAY", what));
         }
-        if let Some((v, place)) = get("net_threads") {
-            match v.parse::<usize>().ok().filter(|n| (1..=net::endpoint::THREADS_MAX).contains(n)) {
-                Some(n) => c.threads = n,
-                None => {
-                    return wrong(
-                        place,
-                        format!("`{v}` is not a number of threads, 1 to {}", net::endpoint::THREADS_MAX),
-                    );
-                }
-            }
-        }
-        let flags =
-            [("net_share", &mut c.share), ("net_relay", &mut c.relay), ("net_test_gpu_is_host", &mut c.gpu_is_host)];
-        for (key, flag) in flags {
-            if let Some((v, place)) = get(key) {
-                *flag = match v.as_str() {
-                    "0" => false,
-                    "1" => true,
-                    _ => return wrong(place, format!("`{v}` is none of 0, 1")),
-                };
-            }
-        }
-        if c.relay && c.token.is_empty() {
-            let (place, what) =
-                ("LINKWISE_NET_RELAY".into(), "links are lent only to a job with a token: set LINKWISE_TOKEN");
-            return wrong(place, what.into());
-        }
-        Ok(c)
+        Ok(config)
     }
-}
-
-/// Parses `key = value` lines; `#` begins a comment.
-fn lines(path: &str, text: &str) -> Result<Vec<(String, String, String)>, ConfigError> {
-    let mut all: Vec<(String, String, String)> = Vec::new();
-    for (i, line) in text.lines().enumerate() {
-        let line = line.split_once('#').map_or(line, |(l, _)| l).trim();
-        let Some((key, value)) = line.split_once('=') else { continue };
-        let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
-        let place = format!("{path}:{}", i + 1);
-        let wrong = |what: String| ConfigError { place: place.clone(), what };
-        if (key == "net" || key.starts_with("net_")) && !KEYS.contains(&key.as_str()) {
-            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..6].join(", "))));
-        }
-        if all.iter().any(|(k, ..)| *k == key) {
-            return Err(wrong(format!("`{key}` is set twice")));
-        }
-        all.push((key, value.to_owned(), place));
-    }
-    Ok(all)
-}
-
-/// Reads a file of at most [`FILE_BYTES_MAX`] bytes. Opening a FIFO does not wait, because only regular files are opened.
-pub fn read_file(path: &Path) -> Result<String, String> {
-    use std::io::Read;
-    let kind = std::fs::metadata(path).map_err(|e| e.to_string())?;
-    if !kind.is_file() {
-        return Err("not a regular file".into());
-    }
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
-    if text.len() as u64 > FILE_BYTES_MAX { Err(format!("more than {FILE_BYTES_MAX} bytes")) } else { Ok(text) }
 }
 
 #[cfg(test)]

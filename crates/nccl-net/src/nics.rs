@@ -15,7 +15,7 @@ pub struct Interface {
     pub is_up: bool,
 }
 
-/// A rail as NCCL is told of it.
+/// A rail, as the plugin describes it to NCCL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
     pub name: String,
@@ -31,7 +31,7 @@ pub struct Nic {
 /// Speed of an interface that does not know its own, as NCCL assumes.
 const SPEED_UNKNOWN_MBIT_PER_S: u32 = 10_000;
 
-/// What /sys says; a test passes another folder.
+/// The folder /sys, or that of a test.
 #[derive(Debug)]
 pub struct Sys<'a>(pub &'a Path);
 

@@ -1,18 +1,20 @@
 //! The plugin's state in one process: settings and NICs, read once; the endpoint, started with the first listener or connection.
 
-use crate::abi::{library, log};
-use crate::config::{self, Config};
+use crate::abi::{LOG, library};
+use crate::config::Config;
 use crate::nics::{self, Nic, Sys};
 use net::{Endpoint, Rail, Settings};
+use plugin_base::read::{READ_TIME_MAX, read_file_until};
+use plugin_base::threads;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time that the end of the process waits for the last acknowledgements of closed connections.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(300);
 
-/// What NCCL is told of.
+/// The devices that the plugin offers to NCCL.
 #[derive(Debug, Default)]
 pub struct Offer {
     /// One device each; empty: the plugin stays out of the way.
@@ -23,24 +25,25 @@ pub struct Offer {
 static OFFER: OnceLock<Offer> = OnceLock::new();
 static ENDPOINT: OnceLock<Option<Endpoint>> = OnceLock::new();
 
-/// Settings and NICs. Says once why there is no device.
+/// Settings and NICs, read once. The log names the reason if there is no device.
 pub fn offer() -> &'static Offer {
     OFFER.get_or_init(|| {
-        let config = match Config::load(|k| std::env::var(k).ok(), config::read_file) {
+        let deadline = Instant::now() + READ_TIME_MAX;
+        let config = match Config::load(|k| std::env::var(k).ok(), |path| read_file_until(path, deadline)) {
             Ok(c) => c,
             Err(e) => {
-                log::warn(&format!("{e}; NCCL uses its own network transport"));
+                LOG.warn(&format!("{e}; NCCL uses its own network transport"));
                 return Offer::default();
             }
         };
         match nics::rails(&config, &library::interfaces(), &Sys(Path::new("/sys"))) {
             Ok(nics) => {
                 let list: Vec<String> = nics.iter().map(|n| format!("{} ({})", n.name, n.ip)).collect();
-                log::info(&format!("every connection uses the rails {}", list.join(", ")));
+                LOG.info(&format!("every connection uses the rails {}", list.join(", ")));
                 Offer { nics, config }
             }
             Err(why) => {
-                log::info(&format!("{why}; NCCL uses its own network transport"));
+                LOG.info(&format!("{why}; NCCL uses its own network transport"));
                 Offer { nics: Vec::new(), config }
             }
         }
@@ -63,18 +66,18 @@ pub fn endpoint() -> Option<&'static Endpoint> {
             settings.chunk = offer.config.chunk;
             settings.share = offer.config.share;
             settings.relay = offer.config.relay;
-            settings.log = log::warn;
-            settings.spawn = library::spawn;
+            settings.log = |text| LOG.warn(text);
+            settings.spawn = |f| threads::spawn("linkwise-net", f).map(drop);
             if offer.config.threads > 0 {
                 settings.threads = offer.config.threads;
             }
             // I/O threads run until the process ends, so the library must stay.
-            library::keep();
+            plugin_base::library::keep();
             library::close_sockets_in_children();
             match Endpoint::start(settings) {
                 Ok(e) => Some(e),
                 Err(e) => {
-                    log::warn(&format!("the rails cannot be used: {e}"));
+                    LOG.warn(&format!("the rails cannot be used: {e}"));
                     None
                 }
             }
@@ -82,20 +85,20 @@ pub fn endpoint() -> Option<&'static Endpoint> {
         .as_ref()
 }
 
-/// The process ends: closed connections get a moment for their last bytes.
+/// The process ends: closed connections get [`DRAIN_TIME_MAX`] for their last bytes.
 pub fn end() {
     if let Some(Some(e)) = ENDPOINT.get() {
         e.drain(DRAIN_TIME_MAX);
     }
 }
 
-/// Logs what the rails carried.
+/// Logs the traffic of the rails.
 pub fn log_counts() {
     let Some(Some(e)) = ENDPOINT.get() else { return };
     let (c, n) = (e.counts(), offer().nics.len());
     let get = |a: &std::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
     let bytes: Vec<String> = c.bytes.iter().take(n).map(|b| get(b).to_string()).collect();
-    log::info(&format!(
+    LOG.info(&format!(
         "{} messages sent; bytes by rail {}, relayed {}; chunks repeated {}, received twice {}; rails lost {}, returned {}",
         get(&c.messages),
         bytes.join(" "),

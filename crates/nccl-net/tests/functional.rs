@@ -64,7 +64,7 @@ fn build(source: &Path, out: &Path) {
 /// The plugin, beside the test's own program.
 fn plugin() -> PathBuf {
     let program = std::env::current_exe().unwrap();
-    program.ancestors().nth(2).unwrap().join("liblinkwise_nccl_net.so")
+    program.parent().unwrap().join("liblinkwise_nccl_net.so")
 }
 
 #[test]

@@ -2,5 +2,5 @@
 
 #[test]
 fn nccl_net_imports_only_what_its_border_allows() {
-    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["net", "wire"]);
+    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["net", "plugin-base", "wire"]);
 }

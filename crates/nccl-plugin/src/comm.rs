@@ -12,6 +12,7 @@
 //! the other ranks, so nothing that ranks count may depend on it. It gets AUTO ([`Captured`]).
 
 mod agree;
+mod boundary;
 mod decision;
 mod digest;
 mod provisional;
@@ -22,10 +23,10 @@ pub use decision::CallDecision;
 use crate::cost_table::{CostTable, Survey};
 use agreement::epoch::{RUN_SLOTS_MAX, SLOT_PLANS_MAX, arm_code, arm_of_code};
 use agreement::message::NO_ENTRY;
-use agreement::{CallAction, Epoch, Member, Slot, SlotPlan, SlotView};
+use agreement::{Slot, SlotPlan, SlotView};
+use boundary::BoundaryState;
 use digest::Digest;
 use runs::RunCell;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -44,43 +45,6 @@ pub const WAIT_BEFORE_LOG: Duration = Duration::from_secs(1);
 /// Bits of a slot's value: `RUNS_FLAG` and the index of its runs, or `ARM_FLAG` and an arm's code, or 0 for AUTO.
 const RUNS_FLAG: u32 = 1 << 31;
 const ARM_FLAG: u32 = 1 << 30;
-
-/// State used only at boundaries and by the worker, behind a lock.
-#[derive(Debug, Default)]
-struct BoundaryState {
-    member: Member,
-    /// What this rank has seen of each slot, ascending by slot, and in how many calls.
-    views: Vec<(SlotView, u64)>,
-    /// The longest wait for a verdict, and the number of waits.
-    waited: Duration,
-    waits: u64,
-    /// Calls that wait for a verdict now.
-    waiting: u32,
-    /// When the wait of a call began.
-    waiting_since: Option<Instant>,
-    /// The communicator has ended: calls no longer wait.
-    ended: bool,
-    /// The epoch in force, installed or about to be.
-    in_force: Option<Arc<Epoch>>,
-    /// Committed epochs that were installed in a group which turned out to be simulated: they apply again from their first call.
-    again: VecDeque<Arc<Epoch>>,
-    /// What the open group changed, if it crossed a boundary.
-    undo: Option<provisional::Undo>,
-}
-
-impl BoundaryState {
-    /// The next call at which the arms may change.
-    fn boundary(&self) -> u64 {
-        self.again.front().map_or(u64::MAX, |e| e.from_call).min(self.member.boundary())
-    }
-
-    fn action_at(&mut self, call: u64) -> CallAction {
-        match self.again.front() {
-            Some(e) if call >= e.from_call => self.again.pop_front().map_or(CallAction::Proceed, CallAction::Switch),
-            _ => self.member.action_at(call),
-        }
-    }
-}
 
 /// One call as NCCL asks about it.
 #[derive(Debug, Clone, Copy)]
@@ -430,85 +394,6 @@ impl Comm {
             },
         };
         NextArm { number: self.begun.load(Ordering::Relaxed), arm, k: None, captured: true }
-    }
-
-    /// At a boundary: installs the epochs that apply from this call on; waits if this rank is bound and the verdict is unknown.
-    #[cold]
-    fn cross_boundary(&self, number: u64, log: impl Fn(&str)) -> Result<(), Aborted> {
-        let mut boundary_state = self.boundary_state();
-        let mut since: Option<Instant> = None;
-        let mut said = false;
-        let mut aborted = false;
-        loop {
-            match boundary_state.action_at(number) {
-                CallAction::Proceed => break,
-                CallAction::Switch(epoch) => {
-                    self.remember_before_switch(&mut boundary_state, &epoch);
-                    self.install(Some(&epoch));
-                    boundary_state.in_force = Some(epoch);
-                }
-                CallAction::Wait if boundary_state.ended => {
-                    aborted = true;
-                    break;
-                }
-                CallAction::Wait => {
-                    let begin = *since.get_or_insert_with(Instant::now);
-                    boundary_state.waiting_since = Some(begin);
-                    if begin.elapsed() >= WAIT_BEFORE_LOG && !said {
-                        said = true;
-                        let epoch = boundary_state.member.bound_to().map_or(0, |e| e.number);
-                        log(&format!(
-                            "communicator {:016x} rank {}: call {number} waits for the verdict on epoch {epoch}; \
-                             if the leading rank has ended, the job cannot continue",
-                            self.id, self.rank
-                        ));
-                    }
-                    boundary_state.waiting += 1;
-                    boundary_state = match self.verdict.wait_timeout(boundary_state, Duration::from_millis(50)) {
-                        Ok((guard, _)) => guard,
-                        Err(e) => e.into_inner().0,
-                    };
-                    boundary_state.waiting -= 1;
-                }
-            }
-        }
-        if let Some(begin) = since {
-            boundary_state.waiting_since = None;
-            boundary_state.waited = boundary_state.waited.max(begin.elapsed());
-            boundary_state.waits += 1;
-        }
-        self.boundary.store(boundary_state.boundary(), Ordering::SeqCst);
-        if boundary_state.ended {
-            self.verdict.notify_all();
-        }
-        if aborted { Err(Aborted) } else { Ok(()) }
-    }
-
-    /// Puts an epoch in force; `None`: AUTO, as before the first one.
-    fn install(&self, epoch: Option<&Epoch>) {
-        for s in &self.slots {
-            s.store(0, Ordering::Relaxed);
-        }
-        let mut cells = self.cells.iter().enumerate();
-        let agreed = epoch.map_or(&[][..], |e| &e.plans);
-        let plans = if self.role == Role::Follow && !agreed.is_empty() { &self.table } else { agreed };
-        for plan in plans {
-            let value = match plan.runs.is_empty() {
-                true if plan.settled.is_auto() => 0,
-                true => ARM_FLAG | arm_code(plan.settled),
-                false => match cells.next() {
-                    Some((i, cell)) => {
-                        cell.set(plan);
-                        RUNS_FLAG | i as u32
-                    }
-                    None => 0, // over the limit; `Epoch::read` rejects such epochs
-                },
-            };
-            if let Some(s) = self.slots.get(plan.slot.index()) {
-                s.store(value, Ordering::Relaxed);
-            }
-        }
-        self.epoch.store(epoch.map_or(0, |e| e.number), Ordering::Relaxed);
     }
 
     /// Records which cost-table entries a call of the slot had, and which of them AUTO takes.

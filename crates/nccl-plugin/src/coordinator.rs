@@ -2,43 +2,28 @@
 //!
 //! The worker calls [`on_call`](EpochCoordinator::on_call) for each call of the leader's rank, [`on_step`](EpochCoordinator::on_step) for each step that
 //! the program reports, [`on_message`](EpochCoordinator::on_message) for each message of a member and [`tick`](EpochCoordinator::tick) at every poll. A
-//! proposal must be committed before its plans count. What is tried, and when, is decided by [`tune::steps`].
+//! proposal must be committed before its plans count. [`tune::steps`] decides which arms are tried, and when.
 
-use crate::rewards::{Reduced, Reduction};
-use crate::views::{Asking, can_use};
+mod freeze;
+mod readings;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+pub use freeze::FreezeAfter;
+pub use readings::LearnedTime;
+
+use crate::rewards::Reduction;
+use crate::views::Asking;
 use agreement::leader::{Difference, GIVE_UP_US, REPEAT_US};
-use agreement::{ArmRun, Leader, RankReading, Slot, SlotPlan, TimeSource, ToLeader, ToMember};
+use agreement::{Leader, Slot, SlotPlan, ToLeader, ToMember};
+use slots::{SlotObservation, SlotState};
 use std::collections::BTreeMap;
-use tune::steps::{CallPlan, LoopTuner, SeenCall, SlotLearner, StepSource, StepVeto};
+use tune::steps::{LoopTuner, SeenCall, SlotLearner};
 use tune::{Algorithm, Arm, Protocol};
-
-/// Calls of a slot before it is tuned.
-const CALLS_BEFORE_TUNING: u64 = 2;
 
 /// Builds a learner for the arms of a slot, AUTO first.
 pub type LearnerBuilder = Box<dyn Fn(&[Arm], Slot) -> Option<Box<dyn SlotLearner>> + Send>;
-
-/// A slot that is tuned.
-#[derive(Default)]
-struct SlotState {
-    /// AUTO first.
-    arms: Vec<Arm>,
-    /// Times that judge arms, of calls that not all ranks have reported.
-    times: Reduction,
-    /// GPU times, for the trace only.
-    kernels: Reduction,
-    /// Lengths of steps, where GPU times judge.
-    steps: Reduction,
-    veto: StepVeto,
-}
-
-/// A slot that is not tuned yet.
-#[derive(Debug, Clone, Copy)]
-struct SlotObservation {
-    calls: u64,
-    mask: u32,
-    autos: u32,
-}
 
 /// The source of the arms of an epoch.
 pub enum CoordinatorMode {
@@ -56,42 +41,6 @@ pub enum CoordinatorMode {
         /// NCCL reports GPU times: they judge the arms if steps cannot.
         has_kernel_times: bool,
     },
-}
-
-/// When exploring ends for good: `freeze_after`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FreezeAfter {
-    /// After so many calls of the communicator.
-    Calls(u64),
-    /// After so many microseconds of the worker.
-    Us(u64),
-}
-
-impl FreezeAfter {
-    /// `calls` of the communicator and `now_us` of the worker are past the end.
-    pub fn is_over(self, calls: u64, now_us: u64) -> bool {
-        match self {
-            FreezeAfter::Calls(n) => calls >= n,
-            FreezeAfter::Us(us) => now_us >= us,
-        }
-    }
-}
-
-impl std::str::FromStr for FreezeAfter {
-    type Err = String;
-
-    /// `5000` calls, or `90s`, `10min`, `2h`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let units = [("min", 60), ("s", 1), ("h", 3600)];
-        let (number, seconds) =
-            units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, *s))).unwrap_or((text, 0));
-        let number: Option<u64> = number.trim().parse().ok().filter(|n| (1..=1 << 40).contains(n));
-        match number {
-            Some(n) if seconds == 0 => Ok(FreezeAfter::Calls(n)),
-            Some(n) => Ok(FreezeAfter::Us(n.saturating_mul(seconds * 1_000_000))),
-            None => Err(format!("`{text}` is not a number of calls (5000) or a time (90s, 10min, 2h)")),
-        }
-    }
 }
 
 /// See the module documentation.
@@ -122,27 +71,12 @@ pub struct EpochCoordinator {
     freeze_epoch: Option<u64>,
     left: bool,
     learned: Vec<LearnedTime>,
-    /// What was last said about the loop.
+    /// The last line about the loop.
     said: String,
     asking: Asking,
     /// Proposals refused in a row, and the time of the last proposal.
     refusals: u32,
     proposed_us: u64,
-}
-
-/// The time of a step or a call, reduced over all ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LearnedTime {
-    pub slot: Slot,
-    pub arm: Arm,
-    pub source: TimeSource,
-    pub time_us: f64,
-    /// Calls of the slot that the time covers.
-    pub calls: u64,
-    /// The time is the arm's alone: earlier steps with another arm are over.
-    pub is_steady: bool,
-    /// It was measured after the arm in use was chosen, to confirm it.
-    pub is_fresh: bool,
 }
 
 /// The state of a slot.
@@ -256,7 +190,7 @@ impl EpochCoordinator {
         self
     }
 
-    /// AUTO for the rest of the job: at the next call that all ranks agree on, and where some cannot be reached, when the epoch in force lapses.
+    /// Returns to AUTO for the rest of the job: at the next call that all ranks agree on, or, if a rank cannot be reached, when the epoch in force lapses.
     pub fn stop(&mut self) {
         self.stopped = true;
         self.leader.stop();
@@ -293,64 +227,6 @@ impl EpochCoordinator {
             slot_state.kernels.forget_before(before);
         }
         self.tuner.committed();
-    }
-
-    /// The arm of a call in the epoch in force or the one before.
-    fn arm_of(&self, epoch: u64, slot: Slot, k: u64) -> Option<Arm> {
-        let plans = match epoch {
-            e if e == self.in_force => &self.plans,
-            e if e == self.previous.0 => &self.previous.1,
-            _ => return None,
-        };
-        plans.iter().find(|p| p.slot == slot).map(|p| p.arm_of(k))
-    }
-
-    /// Handles one rank's time. A time that judges arms goes to the tuner; other GPU times go to the trace.
-    fn on_reading(&mut self, from: usize, s: &RankReading) {
-        let (members, in_force) = (self.members, self.in_force);
-        let arm = self.arm_of(s.epoch, s.slot, s.k);
-        let Some(slot_state) = self.slots.get_mut(&s.slot) else { return };
-        if s.source == TimeSource::Kernel && !self.by_kernel {
-            if let (Some(arm), Reduced::Time(time_us)) = (arm, slot_state.kernels.add(from, members, s)) {
-                let (slot, source) = (s.slot, s.source);
-                let one = LearnedTime { slot, arm, source, time_us, calls: 1, is_steady: true, is_fresh: false };
-                self.learned.push(one);
-            }
-            return;
-        }
-        if s.epoch != in_force {
-            return;
-        }
-        if self.fell_back && s.source != TimeSource::Kernel {
-            if let (Some(arm), Reduced::Time(time_us)) = (arm, slot_state.steps.add(from, members, s))
-                && let Some(at) = slot_state.arms.iter().position(|a| *a == arm)
-            {
-                slot_state.veto.note(at, time_us);
-            }
-            return;
-        }
-        let time_us = match slot_state.times.add(from, members, s) {
-            Reduced::Waiting => return,
-            Reduced::NoTime => None,
-            Reduced::Time(time_us) => Some(time_us),
-        };
-        let source = match s.source {
-            TimeSource::Step => StepSource::Steps,
-            TimeSource::Interval | TimeSource::Calls => StepSource::Groups,
-            TimeSource::Kernel | TimeSource::Scripted => StepSource::Calls,
-        };
-        let Some(step) = self.tuner.on_time(s.slot.index() as u32, s.k, source, time_us) else { return };
-        if let Some(arm) = slot_state.arms.get(step.arm) {
-            self.learned.push(LearnedTime {
-                slot: s.slot,
-                arm: *arm,
-                source: s.source,
-                time_us: step.time_us,
-                calls: step.calls,
-                is_steady: step.is_steady,
-                is_fresh: step.is_fresh,
-            });
-        }
     }
 
     /// Repeats messages, and proposes an epoch when one is due. Must be called regularly.
@@ -406,42 +282,6 @@ impl EpochCoordinator {
         }
     }
 
-    /// Where steps cannot judge arms, GPU times do if there are any.
-    fn fall_back_on_gpu_times(&mut self) {
-        let has_kernel_times = matches!(self.mode, CoordinatorMode::Learn { has_kernel_times: true, .. });
-        if self.tuner.never().is_some() && has_kernel_times && !self.by_kernel {
-            (self.by_kernel, self.fell_back) = (true, true);
-            self.tuner = LoopTuner::new(true);
-        }
-    }
-
-    /// GPU times judge, but steps have a veto: a slot begins again without an arm that makes them longer.
-    fn heed_steps(&mut self) {
-        let longer = |s: &SlotState| s.arms.iter().enumerate().skip(1).find(|(i, _)| s.veto.forbids(*i)).map(|x| *x.1);
-        let forbidden: Vec<(Slot, Arm)> = self.slots.iter().filter_map(|(slot, s)| Some((*slot, longer(s)?))).collect();
-        for (slot, arm) in forbidden {
-            self.slots.remove(&slot);
-            self.tuner.remove_slot(slot.index() as u32);
-            self.vetoed.push((slot, arm));
-        }
-    }
-
-    /// A rank has an arm no longer: the slot begins again with those that are left.
-    fn drop_impossible(&mut self, slot: Slot) {
-        let Some(view) = self.asking.views.of_all(slot) else { return };
-        let plan = |arm: &Arm| SlotPlan { slot, runs: Vec::new(), settled: *arm };
-        if self.slots.get(&slot).is_some_and(|s| !s.arms.iter().all(|arm| can_use(&plan(arm), &view))) {
-            self.slots.remove(&slot);
-            self.tuner.remove_slot(slot.index() as u32);
-        }
-    }
-
-    /// The arm in use of every slot, without runs.
-    fn settled_plans(&self) -> Vec<SlotPlan> {
-        let chosen = self.findings().filter(|f| !f.arm.is_auto());
-        chosen.map(|f| SlotPlan { slot: f.slot, runs: Vec::new(), settled: f.arm }).collect()
-    }
-
     /// Exploring ends after this.
     pub fn freezing(mut self, after: Option<FreezeAfter>) -> Self {
         self.freeze_after = after;
@@ -460,51 +300,6 @@ impl EpochCoordinator {
             _ => &[],
         };
         plans.iter().map(|p| (p.slot, p.settled))
-    }
-
-    /// Adds the slots with enough calls to the tuner, with the arms that all ranks have; all of them after a change of the loop's rhythm.
-    fn add_slots(&mut self) {
-        let CoordinatorMode::Learn { build, explore_all, .. } = &self.mode else { return };
-        for (slot, observed) in &self.observed {
-            let key = slot.index() as u32;
-            if observed.calls < CALLS_BEFORE_TUNING || self.tuner.has_slot(key) {
-                continue;
-            }
-            let Some(view) = self.asking.views.of_all(*slot) else { continue };
-            let mask = observed.mask & view.mask;
-            let slot_state = self.slots.entry(*slot).or_default();
-            if slot_state.arms.is_empty() {
-                slot_state.arms.push(Arm::AUTO);
-                for i in 0..crate::cost_table::ENTRIES as u8 {
-                    let Some((a, p)) = crate::cost_table::entry(i).filter(|_| mask >> i & 1 == 1) else {
-                        continue;
-                    };
-                    let usable = *explore_all || self.connected >> a as u8 & 1 == 1;
-                    // The entry that AUTO always takes is the arm AUTO.
-                    let arm = Arm::new(a, p);
-                    if usable && observed.autos != 1 << i && !self.vetoed.contains(&(*slot, arm)) {
-                        slot_state.arms.push(arm);
-                    }
-                }
-            }
-            if let Some(learner) = build(&slot_state.arms, *slot) {
-                self.tuner.add_slot(key, learner);
-            }
-        }
-    }
-
-    /// A plan of the tuner as the ranks agree on it.
-    fn slot_plans(&self, plan: CallPlan) -> Vec<SlotPlan> {
-        let arm = |s: &SlotState, i: usize| s.arms.get(i).copied().unwrap_or(Arm::AUTO);
-        let of = |(slot, s): (&Slot, &SlotState)| {
-            let key = slot.index() as u32;
-            let settled = plan.in_use.get(&key).map_or(Arm::AUTO, |i| arm(s, *i));
-            let runs: Vec<ArmRun> = plan.runs.get(&key).map_or(Vec::new(), |runs| {
-                runs.iter().map(|(i, calls)| ArmRun { arm: arm(s, *i), calls: *calls }).collect()
-            });
-            (!runs.is_empty() || !settled.is_auto()).then_some(SlotPlan { slot: *slot, runs, settled })
-        };
-        self.slots.iter().filter_map(of).collect()
     }
 
     /// The communicator ends on this rank: aborts an undecided proposal, so that no rank waits for its verdict.
@@ -534,7 +329,7 @@ impl EpochCoordinator {
         self.in_force
     }
 
-    /// What is known about the loop, once after every change: its rhythm, or why nothing can be learned. True for the second.
+    /// A line about the loop after every change: its rhythm, or, with `true`, the reason why nothing can be learned.
     pub fn news(&mut self) -> Option<(String, bool)> {
         let (text, is_never) = match (self.tuner.never(), self.tuner.cadence()) {
             (Some(why), _) => (why.to_owned(), true),
@@ -583,201 +378,4 @@ impl EpochCoordinator {
 /// The arm of a cost-table entry that AUTO chose.
 pub fn auto_arm(entry: u8) -> Arm {
     crate::cost_table::entry(entry).map_or(Arm::AUTO, |(a, p): (Algorithm, Protocol)| Arm::new(a, p))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::comm::CallDecision;
-    use tune::Collective;
-
-    fn call(k: u64, epoch: u64) -> CallDecision {
-        CallDecision {
-            counted: epoch > 0,
-            mask: 0b11_1111,
-            auto: 3,
-            epoch,
-            ..CallDecision::for_test(k, 1 << 20, Arm::AUTO)
-        }
-    }
-
-    /// Delivers all messages to the only member, which always agrees.
-    fn agree(c: &mut EpochCoordinator, now_us: u64) {
-        let mut out = Vec::new();
-        c.tick(0, now_us, &mut out);
-        while let Some((_, message)) = out.pop() {
-            let answer = match message {
-                ToMember::Ask(e) => {
-                    let view = |p: &SlotPlan| agreement::SlotView { slot: p.slot, mask: 0b11_1111, auto: 3 };
-                    let slots = e.plans.iter().map(view).collect();
-                    ToLeader::Ready { epoch: e.number, begun: 0, digest: None, slots }
-                }
-                ToMember::Check { .. } => ToLeader::Status { begun: 0, digest: None },
-                ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0, digest: None },
-                ToMember::Commit(n) | ToMember::Abort(n) => ToLeader::Confirm { epoch: n, begun: 0 },
-            };
-            c.on_message(0, &answer, now_us, &mut out);
-        }
-    }
-
-    /// One step of `k` calls after another, from the given call on; the best arm is TREE/LL. Returns the number of the next call.
-    fn train(c: &mut EpochCoordinator, steps: u64, k: u64, from: u64) -> u64 {
-        let mut number = from;
-        let mut begun: std::collections::BTreeMap<u64, u64> = Default::default();
-        for _ in 0..steps {
-            let first = number;
-            let mut reading = None;
-            for _ in 0..k {
-                // A plan begins four calls after it was committed at the earliest; here at once.
-                let epoch = c.in_force;
-                let mine = begun.entry(epoch).or_insert(0);
-                let counted = c.plans.iter().any(|p| !p.runs.is_empty());
-                let d = CallDecision { k: *mine, counted, ..call(number, epoch) };
-                let arm = c.arm_of(epoch, d.slot(), *mine).unwrap_or(Arm::AUTO);
-                reading = reading.or(counted.then_some((epoch, *mine, arm)));
-                *mine += 1;
-                number += 1;
-                c.on_call(&d, number * 1000);
-            }
-            c.on_step(first);
-            if let Some((epoch, k, arm)) = reading {
-                let slot = Slot::of(Collective::AllReduce, 1 << 20);
-                let time_us = if arm == Arm::new(Algorithm::Tree, Protocol::Ll) { 800.0 } else { 1000.0 };
-                let time_us = time_us * (1.0 + 0.01 * ((number * 7 % 5) as f64 - 2.0));
-                let all = vec![RankReading { epoch, slot, k, source: TimeSource::Step, time_us }];
-                c.on_message(0, &ToLeader::Readings(all), number * 1000, &mut Vec::new());
-            }
-            agree(c, number * 1000);
-        }
-        number
-    }
-
-    fn learning(members: usize) -> EpochCoordinator {
-        let build: LearnerBuilder = Box::new(|arms, slot| crate::policies::build("adaptive", arms, slot));
-        let mode = CoordinatorMode::Learn {
-            build,
-            explore_all: true,
-            is_scripted: false,
-            by_kernel: false,
-            has_kernel_times: false,
-        };
-        EpochCoordinator::new(members, mode)
-    }
-
-    /// Calls per step vary, so GPU times judge: TREE/LL has the shortest kernels. `longer`: what a step with it takes more.
-    fn train_by_gpu_times(longer: f64) -> EpochCoordinator {
-        let mut c = learning(1);
-        let CoordinatorMode::Learn { has_kernel_times, .. } = &mut c.mode else { unreachable!() };
-        *has_kernel_times = true;
-        let (mut number, mut of_epoch) = (0u64, std::collections::BTreeMap::new());
-        let slot = Slot::of(Collective::AllReduce, 1 << 20);
-        for step in 0..3000u64 {
-            let (first, epoch) = (number, c.in_force);
-            let counted = c.plans.iter().any(|p| !p.runs.is_empty());
-            let (mut arms, mut all) = (Vec::new(), Vec::new());
-            let mine = *of_epoch.entry(epoch).or_insert(0u64);
-            for i in 0..1 + step * step % 7 {
-                let k = mine + i;
-                let arm = c.arm_of(epoch, slot, k).unwrap_or(Arm::AUTO);
-                c.on_call(&CallDecision { k, counted, ..call(number, epoch) }, number * 1000);
-                let us = if arm == Arm::new(Algorithm::Tree, Protocol::Ll) { 80.0 } else { 100.0 };
-                all.push(RankReading { epoch, slot, k, source: TimeSource::Kernel, time_us: us + (number % 3) as f64 });
-                arms.push(arm);
-                number += 1;
-            }
-            *of_epoch.entry(epoch).or_insert(0) += arms.len() as u64;
-            c.on_step(first);
-            if arms.iter().all(|a| *a == arms[0]) {
-                let more = if arms[0] == Arm::new(Algorithm::Tree, Protocol::Ll) { longer } else { 0.0 };
-                let time_us = 1000.0 * (1.0 + more + 0.01 * ((step % 5) as f64 - 2.0));
-                all.insert(0, RankReading { epoch, slot, k: mine, source: TimeSource::Step, time_us });
-            }
-            if counted {
-                c.on_message(0, &ToLeader::Readings(all), number * 1000, &mut Vec::new());
-            }
-            agree(&mut c, number * 1000);
-        }
-        c
-    }
-
-    #[test]
-    fn where_gpu_times_judge_an_arm_that_makes_steps_longer_is_out() {
-        let tree = Arm::new(Algorithm::Tree, Protocol::Ll);
-        let c = train_by_gpu_times(0.0);
-        assert!(
-            c.fell_back && c.vetoed.is_empty() && c.findings().any(|f| f.arm == tree),
-            "{:?}",
-            c.findings().collect::<Vec<_>>()
-        );
-        let mut c = train_by_gpu_times(0.1);
-        assert!(c.fell_back && c.findings().all(|f| f.arm != tree), "{:?}", c.findings().collect::<Vec<_>>());
-        let said = c.news().unwrap_or_default().0;
-        assert!(said.contains("steps are longer with TREE/LL"), "{said}");
-    }
-
-    #[test]
-    fn plans_cover_whole_steps_and_begin_with_a_step() {
-        let mut c = learning(1);
-        train(&mut c, 8, 6, 0);
-        let plan = c.plans.first().unwrap_or_else(|| panic!("no plan after eight steps"));
-        assert!(plan.runs.len() > 4 && plan.runs.iter().all(|r| r.calls % 6 == 0), "{plan:?}");
-        assert_eq!(c.news(), Some(("6 calls per step (steps reported by the program)".into(), false)));
-        assert_eq!(c.news(), None, "said once");
-    }
-
-    #[test]
-    fn the_best_arm_of_many_calls_per_step_is_found() {
-        for k in [1, 4, 8, 64] {
-            let mut c = learning(1);
-            train(&mut c, 400, k, 0);
-            let found: Vec<_> = c.findings().collect();
-            assert_eq!(found[0].arm, Arm::new(Algorithm::Tree, Protocol::Ll), "K = {k}: {found:?}");
-            assert!(found[0].gain.is_some_and(|g| (g.0 - 0.2).abs() < 0.03), "K = {k}: {found:?}");
-            assert!(c.drain_learned().iter().any(|l| l.is_fresh && l.calls == k));
-        }
-    }
-
-    #[test]
-    fn after_the_freeze_the_arms_found_stay_and_no_epoch_follows() {
-        let mut c = learning(1).freezing(Some("1s".parse().unwrap()));
-        let number = train(&mut c, 200, 4, 0); // a call takes a millisecond: the freeze comes after 250 steps
-        let found: Vec<_> = c.findings().map(|f| f.arm).collect();
-        assert_eq!((c.is_frozen(), found), (false, vec![Arm::new(Algorithm::Tree, Protocol::Ll)]));
-        let number = train(&mut c, 100, 4, number);
-        assert!(c.is_frozen() && number > 1000, "{number}");
-        assert!(c.plans.len() == 1 && c.plans[0].runs.is_empty(), "{:?}", c.plans);
-        assert_eq!(c.plans[0].settled, Arm::new(Algorithm::Tree, Protocol::Ll));
-        for now in [2_000_000, 10_000_000, 100_000_000] {
-            let mut out = Vec::new();
-            c.tick(5000, now, &mut out);
-            assert!(out.is_empty(), "no more epochs");
-        }
-    }
-
-    #[test]
-    fn a_freeze_is_a_number_of_calls_or_a_time() {
-        for (text, freeze) in [
-            ("5000", FreezeAfter::Calls(5000)),
-            ("90s", FreezeAfter::Us(90_000_000)),
-            ("10min", FreezeAfter::Us(600_000_000)),
-            ("2h", FreezeAfter::Us(7_200_000_000)),
-        ] {
-            assert_eq!(text.parse(), Ok(freeze), "{text}");
-        }
-        for text in ["", "0", "-1", "soon", "1d", "99999999999999999999", "s"] {
-            assert!(text.parse::<FreezeAfter>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn steps_whose_calls_vary_end_learning_and_the_reason_is_said() {
-        let mut c = learning(1);
-        let mut number = 0;
-        for step in 0..100u64 {
-            number = train(&mut c, 1, 1 + step * step % 7, number);
-        }
-        let (why, is_never) = c.news().unwrap_or_default();
-        assert!(is_never && why.contains("cannot learn"), "{why}");
-        assert!(c.plans.is_empty());
-    }
 }

@@ -23,7 +23,7 @@ pub enum Kind {
     ToLeader,
 }
 
-/// What is outside of the message.
+/// The fields before the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     pub kind: Kind,

@@ -23,7 +23,7 @@
 //! rank per process confirms this, everything stays at AUTO. Communicators with more ranks than the job has processes
 //! (several GPUs per process, or processes unknown to the launcher) stay at AUTO.
 
-use crate::abi::log;
+use crate::abi::LOG;
 use crate::comm::{Comm, Identity, Role};
 use crate::config::{Config, Mode};
 use crate::process::ProcessState;
@@ -44,7 +44,7 @@ pub fn job_table_marker() -> Vec<SlotPlan> {
 pub fn role_in_job(config: &Config, run: &mut ProcessState, ranks: u32) -> Option<Role> {
     static WARNED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     if config.mode != Mode::Profile {
-        log::once(
+        LOG.once(
             &WARNED,
             "this NCCL does not identify communicators, so all stay at AUTO; use NCCL 2.28, or 2.27.3 and later with the profiler loaded, or \
              mode profile",
@@ -55,7 +55,7 @@ pub fn role_in_job(config: &Config, run: &mut ProcessState, ranks: u32) -> Optio
         return None; // logged with the other promises that this NCCL needs
     }
     if config.token_is_guessable && matches!(config.rendezvous, Some(Rendezvous::Tcp { .. })) {
-        log::once(
+        LOG.once(
             &WARNED,
             "this NCCL does not identify communicators, so only the job's token keeps strangers from leading it; the token is the launcher's job id, \
              which others can guess, so all communicators stay at AUTO; use linkwise run, or set LINKWISE_TOKEN to a random text",
@@ -63,7 +63,7 @@ pub fn role_in_job(config: &Config, run: &mut ProcessState, ranks: u32) -> Optio
         return None;
     }
     let Some(place) = config.process else {
-        log::once(
+        LOG.once(
             &WARNED,
             "this NCCL does not identify communicators, and no launcher gives the number of processes, so all communicators stay at AUTO; set \
              LINKWISE_PROCESS=RANK/PROCESSES in each process",
@@ -76,7 +76,7 @@ pub fn role_in_job(config: &Config, run: &mut ProcessState, ranks: u32) -> Optio
              all processes",
             place.processes
         );
-        log::once(&WARNED, &text);
+        LOG.once(&WARNED, &text);
         return None;
     }
     let job = JOB.get_or_init(|| {

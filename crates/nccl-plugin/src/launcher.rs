@@ -1,8 +1,8 @@
 //! The rendezvous that the launcher's variables imply ([`agreement::launcher`]).
 
-use crate::config::ConfigError;
 use agreement::Rendezvous;
 use agreement::launcher::{SLURM, first_host, slurm_host_list, slurm_hosts};
+use plugin_base::ConfigError;
 
 /// The rendezvous from the launcher's variables; `None` if they imply none. For torchrun its host, at a port 1,717 above torchrun's own; for a
 /// Slurm step of several hosts the first host. `LINKWISE_PORT` overrides the port.

@@ -1,20 +1,19 @@
 //! The plugin's state in one process: settings, read once; the live communicators; and the worker, which runs while there are any.
 
-use crate::abi;
+use crate::abi::{self, LOG};
 use crate::canary::Candidate;
 use crate::comm::{Captured, Comm, Identity, RING_RECORDS, RING_RECORDS_TRACED, Role};
-use crate::config::{self, Config, Graphs, Mode, Reward};
+use crate::config::{Config, Graphs, Mode, Reward};
 use crate::events::Events;
 use crate::job;
 use crate::made_on::{self, Here};
 use crate::worker::{MembershipChange, Worker};
+use plugin_base::threads;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 pub static EVENTS: Events = Events::new();
 
@@ -55,9 +54,7 @@ impl ProcessState {
         }
         self.shared.stop.store(false, Ordering::Relaxed);
         let worker = Worker::new(config.clone(), self.shared.clone());
-        let thread = std::thread::Builder::new().name("linkwise".into());
-        // Signals belong to the job's threads; SIGXFSZ (file size limit) would end the process.
-        self.worker = abi::without_signals(|| thread.spawn(move || worker.run())).ok();
+        self.worker = threads::spawn("linkwise", move || worker.run()).ok();
     }
 
     pub fn notify_worker(&self, change: MembershipChange) {
@@ -91,17 +88,9 @@ fn running() -> MutexGuard<'static, Option<ProcessState>> {
 /// The settings, read once. An error is logged once and means off.
 pub fn settings() -> &'static Arc<Config> {
     CONFIG.get_or_init(|| {
-        let deadline = Instant::now() + config::READ_TIME_MAX;
-        let read = |path: &Path| config::read_file_until(path, deadline);
-        let loaded = match config::not_text(std::env::vars_os()) {
-            Some(e) => Err(e),
-            None => match config::unknown_variable(std::env::vars_os().filter(|v| !v.1.is_empty()).map(|v| v.0)) {
-                Some(e) => Err(e),
-                None => Config::load(|k| std::env::var(k).ok(), read),
-            },
-        };
+        let loaded = Config::of_variables(std::env::vars_os().collect());
         Arc::new(loaded.unwrap_or_else(|e| {
-            abi::log::warn(&format!("{e}; the plugin stays off"));
+            LOG.warn(&format!("{e}; the plugin stays off"));
             let off = Config::load(|_| None, |_| Err(String::new()));
             off.unwrap_or_else(|_| unreachable!("empty settings are valid"))
         }))
@@ -230,7 +219,7 @@ fn observes_only(config: &Config, c: &Candidate, tells_groups: bool, tuner_api: 
             } else {
                 ""
             };
-            abi::log::info(&format!("communicators other than the canary stay at AUTO{why}"));
+            LOG.info(&format!("communicators other than the canary stay at AUTO{why}"));
         }
         return Some(Some("not the canary".into()));
     }
@@ -259,7 +248,7 @@ fn observes_only(config: &Config, c: &Candidate, tells_groups: bool, tuner_api: 
                 algorithms (LINKWISE_JOB=closed if there is no such communicator)";
     }
     static WARNED: AtomicBool = AtomicBool::new(false);
-    abi::log::once(&WARNED, &why);
+    LOG.once(&WARNED, &why);
     Some(Some(why))
 }
 
@@ -275,7 +264,7 @@ fn table_refuses(config: &Config, c: &Candidate) -> Option<String> {
     };
     let why = format!("the table does not apply here, so communicators stay at AUTO: {}", made_on.refuses(&here)?);
     static WARNED: AtomicBool = AtomicBool::new(false);
-    abi::log::once(&WARNED, &why);
+    LOG.once(&WARNED, &why);
     Some(why)
 }
 

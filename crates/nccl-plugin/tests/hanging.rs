@@ -1,48 +1,13 @@
-//! File systems that hang, as those of a network do: FUSE without a program that answers. Needs root and /dev/fuse.
+//! Settings, traces, status files and rendezvous folders on a file system that hangs.
 
 mod common;
 
-use common::job::{Job, compiled};
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+#[path = "../../plugin-base/tests/hanging/mod.rs"]
+mod hanging;
+
+use common::job::Job;
+use hanging::Hanging;
 use std::time::{Duration, Instant};
-
-/// A mount that hangs until this value is dropped.
-struct Hanging {
-    folder: tempfile::TempDir,
-    server: Child,
-}
-
-impl Hanging {
-    fn new(test: &str) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let program = compiled(test, folder.path(), "hangfs.c")?;
-        let at = folder.path().join("mount");
-        std::fs::create_dir(&at).unwrap();
-        let mut command = Command::new(program);
-        let mut server = command.arg(&at).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        if said != "mounted\n" {
-            assert_eq!(server.wait().unwrap().code(), Some(9), "{said}");
-            eprintln!("SKIP {test}: {}", said.trim());
-            return None;
-        }
-        Some(Hanging { folder, server })
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("mount")
-    }
-}
-
-impl Drop for Hanging {
-    fn drop(&mut self) {
-        drop(self.server.stdin.take());
-        let _ = self.server.wait();
-    }
-}
 
 /// A job with one setting: time to the first call, time to end after the last one, and its log.
 fn run(test: &str, settings: &[(&str, &str)]) -> Option<(Duration, Duration, String)> {

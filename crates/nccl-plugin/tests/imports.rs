@@ -2,5 +2,5 @@
 
 #[test]
 fn nccl_plugin_imports_only_what_its_border_allows() {
-    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["agreement", "tune", "wire"]);
+    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["agreement", "plugin-base", "tune", "wire"]);
 }

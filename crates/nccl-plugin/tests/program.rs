@@ -3,58 +3,21 @@
 mod common;
 
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-
-/// A C compiler; `None`, with a SKIP line, without one.
-fn compiled(test: &str, folder: &Path, source: &str) -> Option<PathBuf> {
-    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = folder.join("program");
-    let library = common::library();
-    let built = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-O1", "-o"])
-        .arg(&program)
-        .arg(home.join(source))
-        .arg("-I")
-        .arg(home.join("include"))
-        .arg(&library)
-        .arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()))
-        .arg("-ldl")
-        .output();
-    match built {
-        Err(e) => {
-            eprintln!("SKIP {test}: no C compiler: {e}");
-            None
-        }
-        Ok(out) => {
-            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-            Some(program)
-        }
-    }
-}
 
 /// `LEAD` without a value: the default lead.
 const DEFAULT_LEAD: (&str, &str) = ("LEAD", "");
 
-fn with_settings(command: &mut Command, settings: &[(&str, &str)]) -> Output {
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if name.starts_with("LINKWISE_") || name == "MASTER_ADDR" {
-            command.env_remove(name);
-        }
-    }
-    command.env("LINKWISE_LEAD", "0"); // short programs
-    command.envs(settings.iter().map(|(k, v)| (format!("LINKWISE_{k}"), v))).output().unwrap()
+/// Runs a command with these settings. Programs here are short, so `LEAD` is 0 unless it is set.
+fn output(command: &mut Command, settings: &[(&str, &str)]) -> Output {
+    common::with_settings(command, &[&[("LEAD", "0")], settings].concat());
+    command.output().unwrap()
 }
 
+/// The lines of all traces in a folder.
 fn trace(folder: &Path) -> Vec<Value> {
-    let files = std::fs::read_dir(folder).unwrap().flatten();
-    let texts = files.map(|f| std::fs::read_to_string(f.path()).unwrap());
-    texts
-        .flat_map(|t| {
-            t.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect::<Vec<_>>()
-        })
-        .collect()
+    common::traces(folder).concat()
 }
 
 /// The arm of most of the program's last calls, and its trace.
@@ -76,7 +39,7 @@ fn train_with_lead(
     lead: (&str, &str),
 ) -> Option<(String, Vec<Value>)> {
     let folder = tempfile::tempdir().unwrap();
-    let program = compiled(test, folder.path(), "tests/program/program.c")?;
+    let program = common::compiled(test, folder.path(), "program.c")?;
     let traces = folder.path().join("trace");
     let rendezvous = common::rendezvous(test);
     let settings = [
@@ -88,7 +51,7 @@ fn train_with_lead(
         ("KERNEL_TIMES", kernel_times),
         lead,
     ];
-    let out = with_settings(Command::new(program).arg(common::library()).args(arguments), &settings);
+    let out = output(Command::new(program).arg(common::library()).args(arguments), &settings);
     assert!(out.status.success(), "{out:?}");
     let trace = trace(&traces);
     // Most of the last calls: the very last one may explore another arm.
@@ -213,7 +176,7 @@ fn python(test: &str, code: &str, settings: &[(&str, &str)], plugin: &str) -> Op
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
     let mut command = Command::new("python3");
     command.args(["-B", "-c", code]).env("PYTHONPATH", module).env("NCCL_TUNER_PLUGIN", plugin);
-    Some(with_settings(&mut command, settings))
+    Some(output(&mut command, settings))
 }
 
 /// Stands in for NCCL: makes a communicator of 8 ranks, so that the plugin's worker runs and writes its trace.

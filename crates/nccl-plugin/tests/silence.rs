@@ -12,6 +12,7 @@ use linkwise_nccl::envelope::{Head, Keys, Kind};
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tune::{Algorithm, Arm, Collective, Protocol};
@@ -144,12 +145,21 @@ fn epoch(number: u64, from_call: u64) -> Arc<Epoch> {
 
 /// A process with rank 1 that is bound from a near call on, and its leader, which is silent from now on.
 fn bound(test: &str, more: &[(&str, &str)]) -> Option<(Job, Rank, u64)> {
+    bound_inside(test, more, |command| command)
+}
+
+/// The same; `inside` changes the command of rank 1.
+fn bound_inside(
+    test: &str,
+    more: &[(&str, &str)],
+    inside: impl FnOnce(Command) -> Command,
+) -> Option<(Job, Rank, u64)> {
     let mut job = Job::new(test, 2)?;
     job.never_wait_for(0);
     let rendezvous = common::rendezvous(test);
     let mut settings = vec![("MODE", "adaptive"), ("RENDEZVOUS", rendezvous.as_str()), ("LEAD", "0")];
     settings.extend(more);
-    job.start(1, PAUSE, &settings, |command| command);
+    job.start(1, PAUSE, &settings, inside);
     let mut leader = Rank::new(0, &rendezvous, &settings);
     job.until("the slot was seen", |job| job.begun(1) > 10);
     let from_call = job.begun(1) + 500;
@@ -209,18 +219,43 @@ fn a_call_without_a_verdict_waits_writes_the_state_once_and_goes_on_with_the_ver
     }
 }
 
+/// How rank 1 ends.
+fn end(job: &mut Job) -> ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = job.process(1).try_wait().unwrap() {
+            return status;
+        }
+        assert!(begin.elapsed() < 2 * PATIENCE, "{}", job.log(1));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn with_abort_process_a_process_ends_although_its_standard_error_takes_nothing() {
+    let inside = |program: Command| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec \"$0\" \"$@\" 2>/dev/full"]).arg(program.get_program()).args(program.get_args());
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell
+    };
+    let Some((mut job, _leader, _)) = bound_inside("aborts-full", &[("ON_SILENCE", "abort-process")], inside) else {
+        return;
+    };
+    let status = end(&mut job);
+    assert_eq!(status.signal(), Some(6), "{status}");
+}
+
 #[test]
 fn with_abort_process_a_call_without_a_verdict_ends_the_process_with_a_clear_error() {
     let name = "aborts";
     let Some((mut job, _leader, from_call)) = bound(name, &[("ON_SILENCE", "abort-process")]) else { return };
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = job.process(1).try_wait().unwrap() {
-            break status;
-        }
-        assert!(begin.elapsed() < 2 * PATIENCE, "{}", job.log(1));
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let status = end(&mut job);
     assert_eq!(status.signal(), Some(6), "{status}");
     assert_eq!(job.begun(1), from_call + 1, "the call never returned");
     let log = job.log(1);

@@ -71,9 +71,20 @@ fn bind(name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Connects without waiting: a stranger that holds the name and accepts nothing must not stop the caller.
+fn connect(name: &str) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 /// Fetches the memory of the process that serves.
 fn fetch(name: &str) -> io::Result<(UnixStream, OwnedFd, Memory)> {
-    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+    let stream = connect(name)?;
     if !is_same_user(&stream) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -197,6 +208,18 @@ mod tests {
             c.join().unwrap()
         });
         assert_eq!(c.host.tick(1_002)[0], 77, "the same memory");
+    }
+
+    #[test]
+    fn a_process_that_holds_the_name_and_accepts_nothing_stops_no_other() {
+        let name = format!("linkwise-net-test-full-{}", std::process::id());
+        let _holder = bind(&name).unwrap();
+        let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&name).ok()).take(100_000).collect();
+        assert!(connect(&name).is_err(), "{} connections fill the queue", waiting.len());
+        let (done, opened) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(Boards::open(Some(&name), 1, [0; RAILS_MAX], 0)));
+        let boards = opened.recv_timeout(Duration::from_secs(60)).expect("opening a board does not wait").unwrap();
+        assert!(!boards.is_shared);
     }
 
     #[test]

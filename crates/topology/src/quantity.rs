@@ -162,8 +162,14 @@ impl Bandwidth {
 
 impl fmt::Display for Bandwidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} GB/s", self.0)
+        write!(f, "{:.*} GB/s", decimals(self.0), self.0)
     }
+}
+
+/// Digits after the point of a bandwidth in GB/s: one, or more if three significant digits need them. Rates of slow networks are far below 1 GB/s.
+pub fn decimals(gb_per_s: f64) -> usize {
+    let v = gb_per_s.abs();
+    if (1e-9..10.0).contains(&v) { (2 - v.log10().floor() as i32).clamp(1, 12) as usize } else { 1 }
 }
 
 /// A number with its noun, in the plural if it is not 1: `1 reading`, `0 readings`, `2 switches`.

@@ -2,5 +2,5 @@
 
 #[test]
 fn tune_imports_only_what_its_border_allows() {
-    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["nccl-types", "stats"]);
+    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["linalg", "nccl-types", "stats"]);
 }

@@ -72,3 +72,40 @@ pub fn assert_imports(manifest_dir: &str, allowed: &[&str]) {
     allowed.sort_unstable();
     assert_eq!(room.imports, allowed, "imports of `{}` (left) and its allowed imports (right)", room.name);
 }
+
+/// Fails unless the crate in `manifest_dir` depends outside of its tests only on the packages of `allowed`, at any depth.
+///
+/// # Panics
+/// The crate depends on another package, or `cargo tree` cannot be run.
+pub fn assert_dependencies(manifest_dir: &str, package: &str, allowed: &[&str]) {
+    let out = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["tree", "-p", package, "-e", "normal", "--prefix", "none", "--format", "{p}", "--offline"])
+        .current_dir(manifest_dir)
+        .output()
+        .unwrap_or_else(|e| panic!("cargo tree: {e}"));
+    let text = String::from_utf8_lossy(&out.stdout);
+    let names: Vec<&str> = text.lines().filter_map(|l| l.split_whitespace().next()).collect();
+    assert!(names.contains(&package), "cargo tree: {text}{}", String::from_utf8_lossy(&out.stderr));
+    let others: Vec<_> = names.iter().filter(|n| **n != package && !allowed.contains(n)).collect();
+    assert!(others.is_empty(), "`{package}` depends on {others:?}");
+}
+
+/// The packages that HMAC-SHA256 (`hmac`, `sha2`) and system calls (`rustix`) bring: the only ones of others in what a job loads. `errno` and `libc` are
+/// those of rustix on systems other than Linux.
+pub const IN_A_JOB: [&str; 15] = [
+    "bitflags",
+    "block-buffer",
+    "cfg-if",
+    "cpufeatures",
+    "crypto-common",
+    "digest",
+    "errno",
+    "generic-array",
+    "hmac",
+    "libc",
+    "linux-raw-sys",
+    "rustix",
+    "sha2",
+    "subtle",
+    "typenum",
+];

@@ -144,8 +144,9 @@ fn defect(cluster: &Cluster, d: &DefectAnswer) -> String {
         out += &wrap(&what, 2);
         let (healthy, defective) = (d.cost.healthy_gb_per_s, d.cost.defective_gb_per_s);
         let cost = format!(
-            "  costs the jobs that touch it {:.1} of {healthy:.1} GB/s ({:.0} %), by the physics over {} allocations at {}",
-            healthy - defective,
+            "  costs the jobs that touch it {} of {} GB/s ({:.0} %), by the physics over {} allocations at {}",
+            gb(healthy - defective),
+            gb(healthy),
             100.0 * (1.0 - defective / healthy.max(1e-9)),
             d.cost.allocations,
             d.cost.size_bytes

@@ -10,7 +10,7 @@ pub use args::Args;
 
 use crate::cmd::open;
 use crate::interrupt;
-use crate::store_errors::OrFailure;
+use crate::store_errors::{OrFailure, of_store};
 use args::BackendKind;
 use console::Failure;
 use console::Format;
@@ -405,7 +405,7 @@ fn campaign(
     };
     drop(progress);
     let summary = summary.map_err(|e| match e {
-        CampaignError::Store(e) => Failure::input(e),
+        CampaignError::Store(e) => of_store(e),
         e => Failure::impossible(e),
     })?;
     Ok(show::CampaignAnswer {

@@ -4,7 +4,7 @@ use crate::job_report::{self, ModelArgs};
 use console::Failure;
 use job::launched::{self, LaunchedTask};
 use job::{limits, signals};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt;
@@ -319,6 +319,7 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
             t.count
         );
     }
+    check_settings(&command)?;
     limits::raise_open_files();
     // Signals are caught before the command starts, so that none is lost.
     let caught = signals::caught().map_err(Failure::input)?;
@@ -329,6 +330,19 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     let status = child.wait().map_err(|e| Failure::input(format!("waiting for the command: {e}")));
     passing.end();
     status
+}
+
+/// Reads the plugin's settings and table as the command's processes will: with a wrong one the plugin would stay off in all of them.
+fn check_settings(command: &Command) -> Result<(), Failure> {
+    let mut variables: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => variables.insert(name.to_owned(), value.to_owned()),
+            None => variables.remove(name),
+        };
+    }
+    let read = linkwise_nccl::config::Config::of_variables(variables.into_iter().collect());
+    read.map(drop).map_err(|e| Failure::input(format!("{e}; the plugin would stay off in this job")))
 }
 
 /// 128 random bits as text.

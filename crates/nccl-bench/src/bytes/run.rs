@@ -123,11 +123,12 @@ impl BytesRun<'_> {
         let flags = [(c.captured, 'g'), (c.in_place, 'i'), (c.registered, 'u'), (c.keep_output, 'o')];
         let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
         Ok(format!(
-            "{name} {bytes} {} {} {} {} {} {}\n",
+            "{name} {bytes} {} {} {} {} {} {} {}\n",
             c.element.word(),
             c.reduction.word(),
             c.root,
             c.repetitions,
+            c.step_calls,
             if flags.is_empty() { "-" } else { &flags },
             matrix.map_or("-".into(), |m| m.to_string_lossy().into_owned())
         ))
@@ -214,11 +215,7 @@ impl BytesRun<'_> {
         };
         command
             .env("CUDA_VISIBLE_DEVICES", visible.join(","))
-            .env("LINKWISE_EMU_BUS_IDS", topology.gpu_bus_ids.join(","))
-            .env("LINKWISE_EMU_SM", topology.gpu.compute_capability.to_string())
-            .env("LINKWISE_EMU_SM_COUNT", topology.gpu.multiprocessors.to_string())
-            .env("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string())
-            .env("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string())
+            .envs(topology.gpu_variables())
             .env("LINKWISE_EMU_SHARED_MEMORY", self.file("shm"))
             .env("LINKWISE_EMU_PLAY", play)
             .env("LINKWISE_EMU_LAYOUT", &self.layout.path)

@@ -73,14 +73,10 @@ impl BenchRun<'_> {
         command
             .env("LD_PRELOAD", &self.emulation.preload)
             .env("CUDA_VISIBLE_DEVICES", visible.join(","))
-            .env("LINKWISE_EMU_BUS_IDS", topology.gpu_bus_ids.join(","))
+            .envs(topology.gpu_variables())
             .env("LINKWISE_EMU_NICS", nics.join(";"))
             .env("LINKWISE_EMU_GPUDIRECT", u8::from(self.gpudirect).to_string())
-            .env("LINKWISE_EMU_SM", topology.gpu.compute_capability.to_string())
-            .env("LINKWISE_EMU_SM_COUNT", topology.gpu.multiprocessors.to_string())
-            .env("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string())
             .env("LINKWISE_EMU_MULTICAST", u8::from(multicast).to_string())
-            .env("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string())
             .env("LINKWISE_EMU_SHARED_MEMORY", &shared);
         if let Some(domain) = node.nvlink_domain {
             command.env("LINKWISE_EMU_FABRIC_CLIQUE", "1").env("LINKWISE_EMU_FABRIC_DOMAIN", domain.to_string());

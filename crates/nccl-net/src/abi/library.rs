@@ -1,4 +1,4 @@
-//! What the plugin needs of the C library: interfaces of the host, threads without signals, forked children, the end of the process.
+//! Functions of the C library: interfaces of the host, forked children, the end of the process.
 
 use crate::nics::Interface;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -18,36 +18,16 @@ struct IfAddrs {
     data: *const c_void,
 }
 
-/// `sigset_t`: 1024 bits in glibc and musl.
-#[repr(C)]
-struct Signals([u64; 16]);
-
-/// `Dl_info` of `dladdr`.
-#[repr(C)]
-struct Object {
-    path: *const c_char,
-    base: *mut c_void,
-    symbol: *const c_char,
-    address: *mut c_void,
-}
-
 unsafe extern "C" {
     fn getifaddrs(list: *mut *mut IfAddrs) -> c_int;
     fn freeifaddrs(list: *mut IfAddrs);
-    fn pthread_sigmask(how: c_int, set: *const Signals, old: *mut Signals) -> c_int;
     fn pthread_atfork(
         prepare: Option<extern "C" fn()>,
         parent: Option<extern "C" fn()>,
         child: Option<extern "C" fn()>,
     ) -> c_int;
-    fn dladdr(address: *const c_void, object: *mut Object) -> c_int;
-    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
     fn close(fd: c_int) -> c_int;
 }
-const SIG_SETMASK: c_int = 2;
-const RTLD_LAZY: c_int = 1;
-const RTLD_NOLOAD: c_int = 4;
-const RTLD_NODELETE: c_int = 0x1000;
 const IFF_UP: c_uint = 1;
 const IFF_RUNNING: c_uint = 0x40;
 const AF_INET: u16 = 2;
@@ -78,7 +58,7 @@ fn bits(mask: IpAddr) -> u8 {
     }
 }
 
-/// The addresses of this host's interfaces; empty if the system does not tell.
+/// The addresses of this host's interfaces; empty if the system reports none.
 pub fn interfaces() -> Vec<Interface> {
     let (mut list, mut all) = (null_mut(), Vec::new());
     // SAFETY: the address of a pointer, which is set if the call succeeds.
@@ -102,34 +82,10 @@ pub fn interfaces() -> Vec<Interface> {
     all
 }
 
-/// Starts a thread that receives no signals: they belong to the job's threads.
-pub fn spawn(f: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
-    let (all, mut before) = (Signals([u64::MAX; 16]), Signals([0; 16]));
-    // SAFETY: two signal sets; only the calling thread's mask changes, and it is restored.
-    let changed = unsafe { pthread_sigmask(SIG_SETMASK, &all, &mut before) } == 0;
-    let started = std::thread::Builder::new().name("linkwise-net".into()).spawn(f);
-    if changed {
-        // SAFETY: as above.
-        unsafe { pthread_sigmask(SIG_SETMASK, &before, null_mut()) };
-    }
-    started.map(drop)
-}
-
-/// The library stays in memory until the process ends.
-pub fn keep() {
-    let mut object = Object { path: null_mut(), base: null_mut(), symbol: null_mut(), address: null_mut() };
-    // SAFETY: any address may be asked about; the object is written if there is one.
-    let found = unsafe { dladdr(keep as *const c_void, &mut object) } != 0;
-    if found && !object.path.is_null() {
-        // SAFETY: the path of a loaded object. The reference is never given back.
-        unsafe { dlopen(object.path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) };
-    }
-}
-
 extern "C" fn in_child() {
     for fd in net::open_sockets() {
-        // SAFETY: a socket of the plugin, of which this process has a copy. Nothing of the plugin runs in a forked child: its threads are the
-        // parent's, and every entry point refuses.
+        // SAFETY: this process has a copy of the plugin's socket. No code of the plugin runs in a forked child: the threads are the parent's,
+        // and every entry point refuses.
         unsafe { close(fd) };
     }
 }

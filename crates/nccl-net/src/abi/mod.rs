@@ -1,37 +1,22 @@
 //! The C border: the functions that NCCL calls, and the only modules of this crate with `unsafe`. Layouts follow NCCL's published network interfaces.
 //!
-//! Every entry point catches panics; a panic is an internal error of the call. No entry point blocks, but the close of a connection until its I/O
-//! thread has let go of NCCL's buffers.
+//! Every entry point catches panics; a panic is an internal error of the call. No entry point blocks, except the close of a connection, which
+//! waits until its I/O thread no longer uses NCCL's buffers.
 
+pub mod calls;
 pub mod library;
-pub mod log;
-pub mod net;
+pub mod properties;
+pub mod tables;
 
-use std::ffi::{c_char, c_int};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use plugin_base::Log;
+use plugin_base::border::INTERNAL;
+pub(crate) use plugin_base::{Logger, Name, Status};
 
-/// `ncclResult_t`.
-pub type Status = c_int;
-pub const SUCCESS: Status = 0;
-/// `ncclSystemError`.
-pub const SYSTEM: Status = 2;
-/// `ncclInternalError`.
-pub const INTERNAL: Status = 3;
-/// `ncclInvalidArgument`.
-pub const ARGUMENT: Status = 4;
-/// `ncclRemoteError`.
-pub const REMOTE: Status = 6;
+/// NCCL's log.
+pub static LOG: Log = Log::new("NET/linkwise", plugin_base::log::NET | plugin_base::log::INIT);
 
-/// The first member of every table.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Name(*const c_char);
-// SAFETY: the pointer refers to a literal.
-unsafe impl Sync for Name {}
-pub(crate) const NAME: Name = Name(c"linkwise".as_ptr());
-
-/// Runs an entry point and catches its panics.
+/// Runs an entry point. A panic in it is an internal error of the call.
 #[inline]
 pub(crate) fn guarded(f: impl FnOnce() -> Status) -> Status {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or(INTERNAL)
+    plugin_base::guarded(INTERNAL, f)
 }

@@ -1,7 +1,6 @@
 //! The profiler interface, v4 to v7.
 
-use super::log::{self, Logger};
-use super::{NAME, Name, Status, guarded, panic_if_tested};
+use super::{LOG, Logger, NAME, Name, Status, guarded, panic_if_tested};
 use crate::config::KernelTimes;
 use crate::events::Enqueued;
 use crate::kernel_times;
@@ -72,12 +71,12 @@ exported! {
 
 /// GPU times were requested, and the release is not known to crash with them.
 static KERNELS_ALLOWED: AtomicBool = AtomicBool::new(false);
-/// NCCL measures them now.
+/// NCCL measures GPU times now.
 static KERNELS: AtomicBool = AtomicBool::new(false);
 /// NCCL's mask of events: one of the process, which NCCL reads at every event.
 static MASK: AtomicPtr<c_int> = AtomicPtr::new(null_mut());
 
-/// GPU times can be had.
+/// GPU times are available.
 pub fn kernels_allowed() -> bool {
     KERNELS_ALLOWED.load(Ordering::Relaxed)
 }
@@ -110,19 +109,28 @@ fn wants_kernels(asked: KernelTimes, api: u32) -> bool {
     let release = kernel_times::Release { version: super::nccl::version(), api, shared_memory };
     kernel_times::decide(asked, release).unwrap_or_else(|why| {
         static WARNED: AtomicBool = AtomicBool::new(false);
-        log::once(&WARNED, &why);
+        LOG.once(&WARNED, &why);
         false
     })
 }
 
-fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_int, logger: Logger) -> Status {
+/// # Safety
+/// `context` and `mask` are null or the addresses that NCCL passes.
+pub(crate) unsafe fn init(
+    api: u32,
+    id: u64,
+    rank: c_int,
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    logger: Logger,
+) -> Status {
     if context.is_null() || mask.is_null() {
         return super::SUCCESS;
     }
     // SAFETY: NCCL passes the address of its context pointer.
     unsafe { *context = null_mut() };
     guarded(Entry::Setup, || {
-        log::set(logger);
+        LOG.set(logger);
         super::nccl::ask_version(logger);
         panic_if_tested();
         let Some(profiled) = process::profiler_init(api, id, rank) else { return };
@@ -144,36 +152,6 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
         }
     })
 }
-
-pub(crate) unsafe extern "C" fn init_v4(
-    context: *mut *mut c_void,
-    mask: *mut c_int,
-    _: *const c_char,
-    id: u64,
-    _: c_int,
-    _: c_int,
-    rank: c_int,
-    l: Logger,
-) -> Status {
-    init(4, id, rank, context, mask, l)
-}
-macro_rules! init_v5_and_later {
-    ($($name:ident $api:literal),+) => {$(
-        pub(crate) unsafe extern "C" fn $name(
-            context: *mut *mut c_void,
-            id: u64,
-            mask: *mut c_int,
-            _: *const c_char,
-            _: c_int,
-            _: c_int,
-            rank: c_int,
-            l: Logger,
-        ) -> Status {
-            init($api, id, rank, context, mask, l)
-        }
-    )+};
-}
-init_v5_and_later!(init_v5 5, init_v6 6, init_v7 7);
 
 /// An event of a collective, v5 to v7 (members that later versions append are not read).
 #[repr(C)]

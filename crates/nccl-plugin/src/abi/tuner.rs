@@ -1,8 +1,7 @@
 //! The tuner interface, v2 to v6. v7 (2.32.6) is not exported: no release available for tests confirms its layout, and
 //! 2.32 accepts v6.
 
-use super::log::{self, Logger};
-use super::{NAME, Name, Status, guarded, panic_if_tested};
+use super::{LOG, Logger, NAME, Name, Status, guarded, panic_if_tested};
 use crate::comm::{Call, Comm};
 use crate::cost_table::CostTable;
 use crate::overhead::Entry;
@@ -93,14 +92,23 @@ pub(crate) static ncclTunerPlugin_v6: TunerV6 = TunerV6 {
     chunk_size: AtomicPtr::new(null_mut()),
 };
 
-fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, context: *mut *mut c_void) -> Status {
+/// # Safety
+/// `context` is null or the address of NCCL's context pointer.
+pub(crate) unsafe fn init(
+    api: u32,
+    id: Option<u64>,
+    ranks: usize,
+    nodes: usize,
+    logger: Logger,
+    context: *mut *mut c_void,
+) -> Status {
     if context.is_null() {
         return super::SUCCESS;
     }
-    // SAFETY: NCCL passes the address of its context pointer. A null context means that the plugin opts out.
+    // SAFETY: by the contract. A null context means that the plugin opts out.
     unsafe { *context = null_mut() };
     guarded(Entry::Setup, || {
-        log::set(logger);
+        LOG.set(logger);
         super::nccl::ask_version(logger);
         panic_if_tested();
         if let Some(comm) = process::tuner_init(api, id, ranks, nodes) {
@@ -109,38 +117,6 @@ fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, c
         }
     })
 }
-
-/// NCCL does not say through which interface it calls, so each version has its own entry point.
-macro_rules! init {
-    ($name:ident, $api:literal) => {
-        pub(crate) unsafe extern "C" fn $name(
-            ranks: usize,
-            nodes: usize,
-            l: Logger,
-            context: *mut *mut c_void,
-        ) -> Status {
-            init($api, None, ranks, nodes, l, context)
-        }
-    };
-    ($name:ident, $api:literal, with id) => {
-        pub(crate) unsafe extern "C" fn $name(
-            context: *mut *mut c_void,
-            id: u64,
-            ranks: usize,
-            nodes: usize,
-            l: Logger,
-            _: *const NvlDomains,
-            _: *mut c_void,
-        ) -> Status {
-            init($api, Some(id), ranks, nodes, l, context)
-        }
-    };
-}
-init!(init_v2, 2);
-init!(init_v3, 3);
-init!(init_v4, 4);
-init!(init_v5, 5, with id);
-init!(init_v6, 6, with id);
 
 /// The rank behind a context.
 ///
@@ -184,25 +160,11 @@ pub(crate) unsafe extern "C" fn choose_v4(
         let (Some(comm), channels) = (unsafe { comm(context) }, unsafe { &mut *channels }) else { return };
         let Some(mut costs) = CostTable::new(costs, a, p) else { return };
         let call = Call { collective: collective as usize, bytes: bytes as u64 };
-        if comm.call(call, &mut costs, channels, log::warn).is_err() {
+        if comm.call(call, &mut costs, channels, |text| LOG.warn(text)).is_err() {
             status = super::ABORTED;
         }
     });
     status
-}
-
-pub(crate) unsafe extern "C" fn choose_v3(
-    context: *mut c_void,
-    collective: c_int,
-    bytes: usize,
-    pipelined: c_int,
-    table: *mut *mut f32,
-    algorithms: c_int,
-    protocols: c_int,
-    channels: *mut c_int,
-) -> Status {
-    // SAFETY: the same arguments but one.
-    unsafe { choose_v4(context, collective, bytes, pipelined, table, algorithms, protocols, 0, channels) }
 }
 
 pub(crate) unsafe extern "C" fn choose_v2(
@@ -229,7 +191,7 @@ pub(crate) unsafe extern "C" fn choose_v2(
         // This interface does not report which options are possible: request only those that always are, and none if the user has chosen.
         let can = |a, p| !user_has_chosen() && always_possible(known, (a, p));
         let call = Call { collective, bytes: bytes as u64 };
-        let requested = comm.call_without_table(call, can, log::warn).unwrap_or_else(|_| {
+        let requested = comm.call_without_table(call, can, |text| LOG.warn(text)).unwrap_or_else(|_| {
             status = super::ABORTED;
             None
         });

@@ -40,7 +40,7 @@ impl Comm {
         answer
     }
 
-    /// Adds what this rank has seen to an answer of its member.
+    /// Adds this rank's digest and views to an answer of its member.
     fn complete(&self, answer: &mut Option<ToLeader>, to: &ToMember, views: &[(SlotView, u64)]) {
         let digest_at = |calls| self.digest.at(calls).filter(|_| self.role != Role::Job);
         match (answer, to) {

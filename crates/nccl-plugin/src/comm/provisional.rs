@@ -1,5 +1,5 @@
 //! Questions that are no calls: `ncclGroupSimulateEnd` asks the tuner, too, and launches nothing. It needs no other rank, so a planner on one rank
-//! may use it at any time. If its questions counted, that rank would change arms at other calls than the rest: NCCL hangs.
+//! may call it at any time. If its questions counted, that rank would change arms at other calls than the rest: NCCL hangs.
 //!
 //! From 2.28 on NCCL tells its profiler about every outermost group and, before `ncclGroupEnd` returns, about every kernel that it launches for a
 //! group, also into a CUDA graph. No launch follows a simulated group. So the numbers of a group's questions are provisional until its launch: if

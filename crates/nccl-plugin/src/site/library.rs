@@ -1,6 +1,7 @@
 //! Opens the site's library and finds its tables.
 
 use super::find::{Candidate, Kind, search};
+use crate::abi::LOG;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::ptr::null;
@@ -11,8 +12,6 @@ unsafe extern "C" {
 }
 /// `RTLD_NOW | RTLD_LOCAL`, as NCCL 2.26 and later.
 const NOW: c_int = 2;
-/// Largest configuration file of NCCL that is read, bytes.
-const CONF_BYTES_MAX: u64 = 1 << 20;
 
 /// A table of the site's plugin, with the version of its interface. The library is never closed.
 #[derive(Debug)]
@@ -31,18 +30,39 @@ unsafe impl Sync for SiteTable {}
 
 /// The outcome of a search.
 #[derive(Debug)]
-pub enum Found {
-    /// NCCL would have loaded nothing either.
+enum Found {
+    /// NCCL would load nothing, too.
     Nothing,
     /// A library opened, but linkwise cannot stand in front of its plugin; the reason is one sentence.
     Unusable(String),
     Table(SiteTable),
 }
 
+/// Finds the plugin that NCCL would have loaded and logs it; `use_of_it` completes the sentence. The other arguments are those of [`load`].
+pub fn find(kind: Kind, newest: u32, oldest: u32, ours: &[*const c_void], use_of_it: &str) -> Option<SiteTable> {
+    match plugin_base::guarded(Found::Nothing, || load(kind, newest, oldest, ours)) {
+        Found::Nothing => None,
+        Found::Unusable(why) => {
+            LOG.warn(&why);
+            None
+        }
+        Found::Table(t) => {
+            LOG.info(&format!(
+                "the site's {} {} ({}, interface v{}) {use_of_it}",
+                kind.word(),
+                t.name,
+                t.library,
+                t.api
+            ));
+            Some(t)
+        }
+    }
+}
+
 /// Finds the plugin that NCCL would have loaded. `newest` is the interface through which NCCL calls linkwise, `oldest` the oldest to which
 /// arguments can be converted, `ours` a table of linkwise, so that it does not load itself.
-pub fn load(kind: Kind, newest: u32, oldest: u32, ours: &[*const c_void]) -> Found {
-    let read = |path: &PathBuf| crate::config::read_file(path).ok().filter(|t| t.len() as u64 <= CONF_BYTES_MAX);
+fn load(kind: Kind, newest: u32, oldest: u32, ours: &[*const c_void]) -> Found {
+    let read = |path: &PathBuf| plugin_base::read::read_file(path).ok();
     let search = search(kind, &|k| std::env::var(k).ok(), &read);
     for candidate in &search.candidates {
         let (path, name) = match candidate {

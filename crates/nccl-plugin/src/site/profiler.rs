@@ -9,13 +9,12 @@
 
 use super::find::Kind;
 use super::handles::{Handles, POOL, Pair};
-use super::library::{Found, SiteTable, load};
-use crate::abi::log::{self, Logger};
+use super::library::{SiteTable, find};
 use crate::abi::profiler as own;
 use crate::abi::profiler::{InitV4, InitV5, Profiler};
+use crate::abi::{LOG, Logger};
 use crate::abi::{SUCCESS, Status};
 use std::ffi::{c_char, c_int, c_void};
-use std::panic::catch_unwind;
 use std::ptr::{from_ref, null_mut, with_exposed_provenance_mut, without_provenance_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
@@ -67,27 +66,15 @@ fn loaded() -> Option<&'static Site> {
 }
 
 fn load_once(api: u32) -> Option<&'static Site> {
+    let ours = [from_ref(&own::ncclProfiler_v4).cast(), from_ref(&own::ncclProfiler_v7).cast::<c_void>()];
     let find = || {
-        let ours = [from_ref(&own::ncclProfiler_v4).cast(), from_ref(&own::ncclProfiler_v7).cast::<c_void>()];
-        match catch_unwind(|| load(Kind::Profiler, api, 4, &ours)).unwrap_or(Found::Nothing) {
-            Found::Nothing => None,
-            Found::Unusable(why) => {
-                log::warn(&why);
-                None
-            }
-            Found::Table(table) => {
-                log::info(&format!(
-                    "the site's profiler {} ({}, interface v{}) gets its events through linkwise",
-                    table.name, table.library, table.api
-                ));
-                Some(Site { table, handles: Handles::new(POOL) })
-            }
-        }
+        let table = find(Kind::Profiler, api, 4, &ours, "gets its events through linkwise")?;
+        Some(Site { table, handles: Handles::new(POOL) })
     };
     SITE.get_or_init(find).as_ref()
 }
 
-/// Events that an interface knows.
+/// Events that an interface has.
 fn known(api: u32) -> u64 {
     match api {
         4 => 0xff,
@@ -153,17 +140,13 @@ struct Init {
 ///
 /// # Safety
 /// `context` and `mask` are null or the addresses that NCCL passes.
-unsafe fn init(
-    api: u32,
-    i: &Init,
-    context: *mut *mut c_void,
-    mask: *mut c_int,
-    own: impl FnOnce(*mut *mut c_void, *mut c_int) -> Status,
-) -> Status {
+unsafe fn init(api: u32, i: &Init, context: *mut *mut c_void, mask: *mut c_int) -> Status {
+    // SAFETY: by the contract.
+    let own = |context, mask| unsafe { own::init(api, i.id, i.rank, context, mask, i.logger) };
     if context.is_null() || mask.is_null() {
         return SUCCESS;
     }
-    log::set(i.logger);
+    LOG.set(i.logger);
     let Some(site) = load_once(api) else { return own(context, mask) };
     let mut of_site = null_mut();
     let site_mask = MASK_OF_SITE.as_ptr();
@@ -184,7 +167,7 @@ unsafe fn init(
         static SAID: AtomicBool = AtomicBool::new(false);
         of_site = null_mut();
         let name = &site.table.name;
-        log::once(
+        LOG.once(
             &SAID,
             &format!(
                 "the site's profiler {name} ({}) fails with error {status}; communicators run without it, as they would without linkwise",
@@ -229,7 +212,7 @@ pub(crate) unsafe extern "C" fn init_v4(
 ) -> Status {
     let i = Init { id, name, nodes, ranks, rank, logger };
     // SAFETY: NCCL's arguments.
-    unsafe { init(4, &i, context, mask, |c, m| own::init_v4(c, m, name, id, nodes, ranks, rank, logger)) }
+    unsafe { init(4, &i, context, mask) }
 }
 macro_rules! init_v5_and_later {
     ($($name:ident $api:literal),+) => {$(
@@ -245,7 +228,7 @@ macro_rules! init_v5_and_later {
         ) -> Status {
             let i = Init { id, name, nodes, ranks, rank, logger };
             // SAFETY: NCCL's arguments.
-            unsafe { init($api, &i, context, mask, |c, m| own::$name(c, id, m, name, nodes, ranks, rank, logger)) }
+            unsafe { init($api, &i, context, mask) }
         }
     )+};
 }

@@ -8,19 +8,18 @@
 //! have it would launch other algorithms than they do.
 
 use super::find::Kind;
-use super::library::{Found, SiteTable, load};
-use crate::abi::log::{self, Logger};
+use super::library::{SiteTable, find};
 use crate::abi::tuner as own;
 use crate::abi::tuner::{ChunkSize, NvlDomains, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6};
+use crate::abi::{LOG, Logger};
 use crate::abi::{SUCCESS, Status};
 use crate::config::Mode;
 use std::ffi::{c_int, c_void};
-use std::panic::catch_unwind;
 use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// Largest number of algorithms or protocols of a table that is looked at.
+/// Largest number of algorithms or protocols of a table that linkwise reads.
 const STRIDE_MAX: c_int = 64;
 /// Entries from this cost on are a last resort.
 const FORBIDDEN_US: f32 = 1e9;
@@ -49,24 +48,8 @@ fn loaded() -> Option<&'static SiteTable> {
 
 /// Loads the site's tuner at the first communicator; NCCL, too, loads a tuner once per process.
 fn load_once(api: u32) -> Option<&'static SiteTable> {
-    let find = || {
-        let ours = [from_ref(&own::ncclTunerPlugin_v2).cast(), from_ref(&own::ncclTunerPlugin_v6).cast::<c_void>()];
-        match catch_unwind(|| load(Kind::Tuner, api, 2, &ours)).unwrap_or(Found::Nothing) {
-            Found::Nothing => None,
-            Found::Unusable(why) => {
-                log::warn(&why);
-                None
-            }
-            Found::Table(t) => {
-                log::info(&format!(
-                    "the site's tuner {} ({}, interface v{}) is asked before linkwise; its answer is AUTO",
-                    t.name, t.library, t.api
-                ));
-                Some(t)
-            }
-        }
-    };
-    SITE.get_or_init(find).as_ref()
+    let ours = [from_ref(&own::ncclTunerPlugin_v2).cast(), from_ref(&own::ncclTunerPlugin_v6).cast::<c_void>()];
+    SITE.get_or_init(|| find(Kind::Tuner, api, 2, &ours, "is asked before linkwise; its answer is AUTO")).as_ref()
 }
 
 /// The table of the site's tuner as one of the interface `T`.
@@ -86,7 +69,7 @@ fn profiler_left_out() {
     }
     let named = std::env::var(Kind::Profiler.kept_variable()).ok();
     if let Some(name) = named.filter(|n| !n.is_empty() && !n.eq_ignore_ascii_case("none")) {
-        log::warn(&format!(
+        LOG.warn(&format!(
             "NCCL has not loaded linkwise as its profiler (it does from 2.27.3 on), so the site's profiler {name} is not loaded either"
         ));
     }
@@ -111,7 +94,7 @@ unsafe fn init(i: &Init, context: *mut *mut c_void, own: impl FnOnce(*mut *mut c
     if context.is_null() {
         return SUCCESS;
     }
-    log::set(i.logger);
+    LOG.set(i.logger);
     profiler_left_out();
     let Some(site) = load_once(i.api) else { return own(context) };
     let mut of_site = null_mut();
@@ -133,7 +116,7 @@ unsafe fn init(i: &Init, context: *mut *mut c_void, own: impl FnOnce(*mut *mut c
         }
     };
     if status != SUCCESS {
-        log::warn(&format!(
+        LOG.warn(&format!(
             "the site's tuner {} ({}) refuses the communicator with error {status}, which ends its creation as it would without linkwise",
             site.name, site.library
         ));
@@ -159,7 +142,7 @@ macro_rules! init {
             let (domains, constants) = (std::ptr::null(), null_mut());
             let i = Init { api: $api, id: 0, ranks, nodes, logger, domains, constants };
             // SAFETY: NCCL's arguments.
-            unsafe { init(&i, context, |c| own::$name(ranks, nodes, logger, c)) }
+            unsafe { init(&i, context, |c| own::init($api, None, ranks, nodes, logger, c)) }
         }
     };
     ($name:ident, $api:literal, with id) => {
@@ -174,7 +157,7 @@ macro_rules! init {
         ) -> Status {
             let i = Init { api: $api, id, ranks, nodes, logger, domains, constants };
             // SAFETY: NCCL's arguments.
-            unsafe { init(&i, context, |c| own::$name(c, id, ranks, nodes, logger, domains, constants)) }
+            unsafe { init(&i, context, |c| own::init($api, Some(id), ranks, nodes, logger, c)) }
         }
     };
 }
@@ -314,7 +297,7 @@ fn lift_zero(costs: &mut [f32]) {
     }
 }
 
-/// Linkwise may use other arms than AUTO.
+/// True if linkwise may use other arms than AUTO.
 fn acts() -> bool {
     static ACTS: OnceLock<bool> = OnceLock::new();
     *ACTS.get_or_init(|| matches!(crate::process::settings().mode, Mode::Profile | Mode::Adaptive))
@@ -390,14 +373,8 @@ pub(crate) unsafe extern "C" fn choose_v3(
     protocols: c_int,
     channels: *mut c_int,
 ) -> Status {
-    let own = |c: *mut c_void| {
-        // SAFETY: NCCL's arguments and linkwise's context.
-        unsafe { own::choose_v3(c, collective, bytes, pipelined, table, algorithms, protocols, channels) }
-    };
-    let Some(site) = loaded() else { return own(context) };
-    let q = Question { collective, bytes, pipelined, table, algorithms, protocols, registered: 0, channels };
-    // SAFETY: NCCL's arguments.
-    unsafe { choose(site, context, &q, own) }
+    // SAFETY: v4 has one argument more, which a tuner of v3 does not get.
+    unsafe { choose_v4(context, collective, bytes, pipelined, table, algorithms, protocols, 0, channels) }
 }
 
 pub(crate) unsafe extern "C" fn choose_v2(

@@ -1,5 +1,5 @@
-//! Which epochs this rank accepts at all. A leader has proved that it knows the job's token; what it proposes must still be something that this
-//! rank's own settings allow.
+//! The epochs that this rank accepts. A leader has proved that it knows the job's token; its proposal must also be one that this rank's own settings
+//! allow.
 
 use crate::comm::{Comm, Role};
 use crate::config::{Config, Mode};

@@ -29,7 +29,7 @@ impl Worker {
             while let Some(d) = local.comm.take_decision() {
                 self.active = Instant::now();
                 if d.captured {
-                    // Not a call that ranks count: it stays at AUTO, or uses an arm that was checked with the other calls.
+                    // Ranks do not count captured calls: they stay at AUTO, or use an arm that was checked with the other calls.
                     crate::trace::call(&mut self.trace, &local.comm, &d);
                     keep_recent(&mut local.recent, d);
                     continue;

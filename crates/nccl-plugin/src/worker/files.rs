@@ -1,9 +1,10 @@
 //! Files and NCCL's log, on a thread of their own. A file system that hangs, or a log that no process reads, must not delay the agreement: other
 //! ranks wait for it. The queue is bounded; tasks that do not fit are dropped and counted.
 
-use crate::abi::{self, log};
+use crate::abi::LOG;
 use crate::status::StatusSnapshot;
 use crate::trace::Trace;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,22 +18,23 @@ const QUEUE_MAX: usize = 256;
 /// Interval between checks for the stop file.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the thread does.
+/// A task of the thread.
 #[derive(Debug)]
 enum Task {
     /// Lines of the trace.
     Lines(String),
     Warn(String),
     Info(String),
+    StandardError(String),
     /// Writes the dump of a snapshot in which a call waits.
     Waiting(PathBuf, Box<StatusSnapshot>),
     /// Replaces the files of a snapshot in a folder.
     Status(PathBuf, Box<StatusSnapshot>),
-    /// All before is done.
+    /// The sender learns that all earlier tasks are done.
     End(SyncSender<()>),
 }
 
-/// What the thread tells.
+/// The results that the worker reads.
 #[derive(Debug, Default)]
 pub struct Told {
     pub stop_file_exists: AtomicBool,
@@ -42,7 +44,7 @@ pub struct Told {
     pub dropped: AtomicU64,
 }
 
-/// What the thread opens.
+/// The files of the thread.
 #[derive(Debug, Default)]
 pub struct Open {
     /// Folder, host and largest size of the trace.
@@ -69,8 +71,7 @@ impl Files {
             let _ = catch_unwind(AssertUnwindSafe(|| run(&open, &tasks, &shared)));
             shared.trace_ended.store(true, Ordering::Relaxed);
         };
-        let thread = std::thread::Builder::new().name("linkwise-files".into());
-        let thread = abi::without_signals(|| thread.spawn(run)).ok();
+        let thread = plugin_base::threads::spawn("linkwise-files", run).ok();
         // From here on the running thread keeps the plugin's library from being unloaded, if it should hang for ever.
         if thread.is_some() {
             let _ = has_begun.recv();
@@ -105,6 +106,11 @@ impl Files {
         self.send(Task::Info(text.into()));
     }
 
+    /// Writes a line to the standard error of the process.
+    pub fn standard_error(&self, text: String) {
+        self.send(Task::StandardError(text));
+    }
+
     pub fn status(&self, folder: PathBuf, snapshot: StatusSnapshot) {
         self.send(Task::Status(folder, Box::new(snapshot)));
     }
@@ -113,7 +119,7 @@ impl Files {
         self.send(Task::Waiting(folder, Box::new(snapshot)));
     }
 
-    /// Waits, at most `most`, until all before is done. True if it is.
+    /// Waits, at most `most`, until all earlier tasks are done. True if they are.
     pub fn finish(&self, most: Duration) -> bool {
         let (done, is_done) = sync_channel(1);
         let until = Instant::now() + most;
@@ -134,7 +140,7 @@ fn run(open: &Open, tasks: &Receiver<Task>, told: &Told) {
     if let Some((folder, host, most)) = &open.trace {
         match Trace::in_folder(folder, *host, *most) {
             Ok(t) => trace = t,
-            Err(e) => log::warn(&format!("cannot write a trace to {}: {e}", folder.display())),
+            Err(e) => LOG.warn(&format!("cannot write a trace to {}: {e}", folder.display())),
         }
     }
     let mut checked: Option<Instant> = None;
@@ -158,18 +164,20 @@ fn run(open: &Open, tasks: &Receiver<Task>, told: &Told) {
                 }
                 trace.flush();
             }
-            Ok(Task::Warn(text)) => log::warn(&text),
-            Ok(Task::Info(text)) => log::info(&text),
+            Ok(Task::Warn(text)) => LOG.warn(&text),
+            Ok(Task::Info(text)) => LOG.info(&text),
+            // `eprintln` panics where standard error is closed.
+            Ok(Task::StandardError(text)) => _ = writeln!(std::io::stderr(), "{text}"),
             Ok(Task::Waiting(folder, snapshot)) => {
                 if let Err(e) = snapshot.write_waiting(&folder) {
-                    log::warn(&format!("cannot write the state to {}: {e}", folder.display()));
+                    LOG.warn(&format!("cannot write the state to {}: {e}", folder.display()));
                 }
             }
             Ok(Task::Status(folder, snapshot)) => {
                 if let Err(e) = snapshot.write(&folder)
                     && !std::mem::replace(&mut said_no_status, true)
                 {
-                    log::warn(&format!("cannot write the status to {}: {e}", folder.display()));
+                    LOG.warn(&format!("cannot write the status to {}: {e}", folder.display()));
                 }
             }
             Ok(Task::End(done)) => _ = done.send(()),

@@ -1,5 +1,5 @@
-//! The one case in which a call waits: its rank is bound, and the verdict has not arrived. The worker writes the state once, and ends the process if
-//! that is the setting.
+//! A call waits in one case: its rank is bound, and the verdict has not arrived. The worker writes the state once, and ends the process if the setting
+//! `on_silence` says so.
 
 use super::Worker;
 use crate::config::OnSilence;
@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// A call that waits this long ends the process, with `on_silence = abort-process`.
 const ABORT_AFTER: Duration = Duration::from_secs(30);
+/// Time for the last lines of a process that ends itself.
+const ABORT_FILES_WAIT: Duration = Duration::from_secs(1);
 
 impl Worker {
     pub(super) fn watch_silence(&mut self) {
@@ -29,8 +31,9 @@ impl Worker {
             );
             self.files.warn(why.as_str());
             self.dump_state();
-            self.files.finish(Duration::from_secs(1));
-            eprintln!("{why}");
+            // Standard error may be closed, or a pipe that nothing reads: the process ends all the same.
+            self.files.standard_error(why);
+            self.files.finish(ABORT_FILES_WAIT);
             std::process::abort();
         }
     }

@@ -10,7 +10,7 @@ use tune::Arm;
 /// Limit on remembered arms: slots of all communicators that the process leads.
 const ARMS_MAX: usize = 16_384;
 
-/// What operators were told.
+/// The state that operators know from the log.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// By communicator and slot: the arm in use.

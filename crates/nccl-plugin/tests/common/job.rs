@@ -14,27 +14,6 @@ const CALLS_MAX: usize = 1 << 18;
 const HEAD: u64 = 16;
 const COUNTERS: u64 = 32;
 
-/// Compiles `source` of this crate's tests; `None`, with a SKIP line, without a C compiler.
-pub fn compiled(test: &str, folder: &Path, source: &str) -> Option<PathBuf> {
-    let program = folder.join("program");
-    let built = Command::new("cc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
-        .arg(&program)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program").join(source))
-        .args(["-ldl", "-pthread"])
-        .output();
-    match built {
-        Err(e) => {
-            eprintln!("SKIP {test}: no C compiler: {e}");
-            None
-        }
-        Ok(out) => {
-            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-            Some(program)
-        }
-    }
-}
-
 /// See the module documentation. The processes end with this value.
 pub struct Job {
     folder: tempfile::TempDir,
@@ -52,7 +31,7 @@ impl Job {
 
     pub fn of(test: &str, ranks: usize, source: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let program = compiled(test, folder.path(), source)?;
+        let program = super::compiled(test, folder.path(), source)?;
         let shared =
             File::options().create(true).truncate(true).read(true).write(true).open(folder.path().join("shared"));
         let shared = shared.unwrap();
@@ -77,13 +56,7 @@ impl Job {
         let shared = self.folder().join("shared");
         command.arg(super::library()).arg(shared).arg(rank.to_string()).arg(self.ranks.to_string());
         command.arg(pause.as_micros().to_string());
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if text.starts_with("LINKWISE_") || text.starts_with("NCCL_") || text == "MASTER_ADDR" {
-                command.env_remove(&name);
-            }
-        }
-        command.envs(settings.iter().map(|(k, v)| (format!("LINKWISE_{k}"), v)));
+        super::with_settings(&mut command, settings);
         let log = File::options().create(true).append(true).open(self.folder().join(format!("log{rank}"))).unwrap();
         let child = inside(command).stdin(Stdio::null()).stderr(log).spawn().unwrap();
         self.processes.push((rank, child));

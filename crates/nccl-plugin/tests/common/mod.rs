@@ -5,7 +5,8 @@ pub mod job;
 pub mod schedule;
 
 use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use topology::nccl::Version;
 use topology::{Cluster, Collective, Host, HostId, catalog};
 
@@ -24,6 +25,44 @@ pub fn library() -> PathBuf {
     let path = exe.parent().unwrap().join("liblinkwise_nccl.so");
     assert!(path.exists(), "cargo builds {} with the tests", path.display());
     path
+}
+
+/// Compiles a program of `tests/program` against `linkwise.h` and the library; `None`, with a SKIP line, without a C compiler.
+pub fn compiled(test: &str, folder: &Path, source: &str) -> Option<PathBuf> {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (program, library) = (folder.join("program"), library());
+    let built = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(&program)
+        .arg(home.join("tests/program").join(source))
+        .arg("-I")
+        .arg(home.join("include"))
+        .arg("-Wl,--as-needed") // only a program that calls the library's functions needs it at its start
+        .arg(&library)
+        .arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()))
+        .args(["-ldl", "-pthread"])
+        .output();
+    match built {
+        Err(e) => {
+            eprintln!("SKIP {test}: no C compiler: {e}");
+            None
+        }
+        Ok(out) => {
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            Some(program)
+        }
+    }
+}
+
+/// Gives a command these settings of the plugin and none of this process's.
+pub fn with_settings(command: &mut Command, settings: &[(&str, &str)]) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("LINKWISE_") || text.starts_with("NCCL_") || text == "MASTER_ADDR" {
+            command.env_remove(&name);
+        }
+    }
+    command.envs(settings.iter().map(|(k, v)| (format!("LINKWISE_{k}"), v)));
 }
 
 /// The releases of a test: `LINKWISE_NCCL_VERSIONS` if it is set, otherwise `these`.

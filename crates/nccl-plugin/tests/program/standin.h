@@ -1,5 +1,5 @@
-/* What the stand-ins for NCCL in this folder share: the plugin's interfaces, and memory in which ranks are in step, as kernels are through NVLink or
- * RDMA, whatever happens to the network between the plugins. */
+/* Memory in which the ranks of a job are in step, as kernels are through NVLink or RDMA, whatever happens to the network between the plugins. */
+#include "nccl.h"
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -10,33 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef void (*logger)(int, unsigned long, const char *, int, const char *, ...);
-struct tuner_v4 {
-  const char *name;
-  int (*init)(size_t, size_t, logger, void **);
-  int (*choose)(void *, int, size_t, int, float **, int, int, int, int *);
-  int (*finalize)(void *);
-};
-struct tuner {
-  const char *name;
-  int (*init)(void **, uint64_t, size_t, size_t, logger, const int *, void *);
-  int (*choose)(void *, int, size_t, int, float **, int, int, int, int *);
-  int (*finalize)(void *);
-};
-struct profiler {
-  const char *name;
-  int (*init)(void **, uint64_t, int *, const char *, int, int, int, logger);
-  int (*start)(void *, void **, const void *);
-  int (*stop)(void *);
-  int (*record)(void *, int, const void *);
-  int (*finalize)(void *);
-};
-struct head { uint64_t kind; void *parent; int rank; };
-struct group { struct head head; unsigned char captured; int depth; };
-struct api { struct head head; const char *func; size_t count; const char *datatype; int root; void *stream; unsigned char captured; };
-struct kernel_launch { struct head head; void *stream; };
-enum { GROUP_API = 0x100, COLL_API = 0x200, KERNEL_LAUNCH = 0x800, ALL_REDUCE = 4, BYTES = 1 << 20, RANKS_MAX = 16, CALLS_MAX = 1 << 18 };
-enum { TREE_LL, TREE_LL128, RING_SIMPLE = 5, ENTRIES = 21 };
+enum { RANKS_MAX = 16, CALLS_MAX = 1 << 18 };
 
 /* tests/common/job.rs has the same layout. */
 struct shared {
@@ -65,17 +39,12 @@ static void set(uint64_t *at, uint64_t value) { __atomic_store_n(at, value, __AT
 
 /* One question about an AllReduce: the cheapest entry of the cost table, written as the rank's next call. */
 static int ask(struct shared *shared, int rank, uint64_t call, int (*choose)(void *, int, size_t, int, float **, int, int, int, int *), void *context) {
-  float table[ENTRIES];
-  int best = RING_SIMPLE, channels = 0;
-  for (int i = 0; i < ENTRIES; i++) table[i] = -1;
-  table[RING_SIMPLE] = 50, table[TREE_LL128] = 60, table[TREE_LL] = 70;
+  int best;
   set(&shared->ranks[rank].begun, call + 1);
   uint64_t asked = now_us();
-  int bad = choose(context, ALL_REDUCE, BYTES, 1, (float **)table, 7, 3, 0, &channels);
+  int bad = ask_tuner(choose, context, &best);
   uint64_t took = now_us() - asked;
   if (took > get(&shared->ranks[rank].longest_us)) set(&shared->ranks[rank].longest_us, took);
-  for (int i = 0; i < ENTRIES; i++)
-    if (table[i] >= 0 && table[i] < table[best]) best = i;
   shared->arms[rank][call] = (uint8_t)(best + 1);
   return bad;
 }

@@ -9,6 +9,7 @@
 //! the part of a residual that the next step inherits is removed (Cochrane and Orcutt 1949). The kernel is the best of
 //! the pure delays, then refined by alternating least squares. O(steps x slots squared + columns cubed).
 
+use linalg::LowerTriangular;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Steps that the host may run ahead of the GPU.
@@ -95,7 +96,7 @@ struct Solution {
     kernel: [f64; LAG_MAX + 1],
     levels: Vec<f64>,
     beta: Vec<f64>,
-    inverse: Vec<Vec<f64>>,
+    factor: LowerTriangular,
     residuals: Vec<f64>,
     scale: f64,
 }
@@ -113,20 +114,19 @@ impl Fit {
         if freedom < FREEDOM_MIN {
             return None;
         }
-        let best = choose_kernel(&rows, &levels, effects, lag.min(LAG_MAX));
+        let best = choose_kernel(&rows, &levels, effects, lag.min(LAG_MAX))?;
         let memory = memory(&rows, &best);
-        let best = solve(&rows, &levels, effects, best.kernel, Some((&best, memory)));
+        let best = solve(&rows, &levels, effects, best.kernel, Some((&best, memory)))?;
         // Huber's estimate of the variance.
         let limit = CLIP * best.scale;
         let near = best.residuals.iter().filter(|r| r.abs() <= FAR * best.scale);
         let squares: f64 = near.map(|r| r.clamp(-limit, limit).powi(2)).sum();
         let inside = best.residuals.iter().filter(|r| r.abs() < limit).count() as f64 / rows.len() as f64;
         let deviation = ((squares / freedom).sqrt() / inside.max(0.5)).max(DEVIATION_MIN);
-        let covariance = best
-            .inverse
-            .iter()
-            .take(effects)
-            .map(|row| row.iter().take(effects).map(|v| v * deviation * deviation).collect());
+        let inverse = best.factor.inverse();
+        let covariance = (0..effects).map(|i| {
+            (0..effects).map(|j| inverse.row(i.max(j))[i.min(j)] * deviation * deviation).collect()
+        });
         let mut steps = vec![0; effects];
         for (row, _) in rows.iter().zip(&best.residuals).filter(|(_, r)| r.abs() < DISAGREES * best.scale) {
             let shown = |arms: &[Option<usize>; LAG_MAX + 1]| {
@@ -210,9 +210,10 @@ fn add_rows(record: &Record, columns: &mut BTreeMap<(u32, usize), usize>, rows: 
 }
 
 /// The pure delay that fits best, then refined.
-fn choose_kernel(rows: &[Row], levels: &[f64], effects: usize, lag: usize) -> Solution {
+fn choose_kernel(rows: &[Row], levels: &[f64], effects: usize, lag: usize) -> Option<Solution> {
     let pure = |shift: usize| std::array::from_fn(|l| if l == shift { 1.0 } else { 0.0 });
-    let mut all: Vec<Solution> = (0..=lag).map(|shift| solve(rows, levels, effects, pure(shift), None)).collect();
+    let mut all: Vec<Solution> =
+        (0..=lag).map(|shift| solve(rows, levels, effects, pure(shift), None)).collect::<Option<_>>()?;
     let limit = CLIP * all.iter().map(|s| s.scale).fold(f64::INFINITY, f64::min);
     let loss = |s: &Solution| -> f64 { s.residuals.iter().map(|r| huber(r.abs(), limit)).sum() };
     let losses: Vec<f64> = all.iter().map(loss).collect();
@@ -221,10 +222,10 @@ fn choose_kernel(rows: &[Row], levels: &[f64], effects: usize, lag: usize) -> So
     if lag > 0 && effects > 0 {
         for _ in 0..KERNEL_ROUNDS {
             let kernel = refine(rows, &best, effects, shift, lag);
-            best = solve(rows, levels, effects, kernel, None);
+            best = solve(rows, levels, effects, kernel, None)?;
         }
     }
-    best
+    Some(best)
 }
 
 fn huber(r: f64, limit: f64) -> f64 {
@@ -249,8 +250,9 @@ fn refine(rows: &[Row], s: &Solution, effects: usize, shift: usize, lag: usize) 
             }
         }
     }
-    let inverse = invert(normal);
-    let k: Vec<f64> = (0..width).map(|i| (0..width).map(|j| inverse[i][j] * right[j]).sum::<f64>().max(0.0)).collect();
+    let Some(factor) = factor(&normal) else { return s.kernel };
+    factor.solve(&mut right);
+    let k: Vec<f64> = right.iter().map(|k| k.max(0.0)).collect();
     let sum: f64 = k.iter().sum();
     if !(sum.is_finite() && sum > 0.1) {
         return s.kernel;
@@ -283,7 +285,7 @@ fn solve(
     effects: usize,
     kernel: [f64; LAG_MAX + 1],
     from: Option<(&Solution, f64)>,
-) -> Solution {
+) -> Option<Solution> {
     let memory = from.map_or(0.0, |f| f.1);
     let width = effects + 2 * levels.len();
     let sparse = |row: &Row| {
@@ -311,7 +313,7 @@ fn solve(
         (0..levels.len()).for_each(|p| beta[effects + 2 * p] = 1.0);
     }
     let expected = |beta: &[f64], x: &[(usize, f64)]| x.iter().map(|(c, v)| beta[*c] * v).sum::<f64>();
-    let (mut inverse, mut residuals) = (Vec::new(), Vec::new());
+    let (mut last, mut residuals) = (None, Vec::new());
     let mut scale = from.map_or(f64::INFINITY, |f| f.0.scale);
     for round in 0..ROUNDS {
         let mut normal = vec![vec![0.0; width]; width];
@@ -353,8 +355,10 @@ fn solve(
         for (c, row) in normal.iter_mut().enumerate() {
             row[c] += if c < effects { (noise / EFFECT_DEVIATION).powi(2) } else { 1e-9 };
         }
-        inverse = invert(normal);
-        beta = (0..width).map(|i| (0..width).map(|j| inverse[i][j] * right[j]).sum()).collect();
+        let factor = factor(&normal)?;
+        factor.solve(&mut right);
+        beta = right;
+        last = Some(factor);
         let of = |i: usize| {
             let fit = expected(&beta, &design[i]).max(EXPECTED_MIN);
             (rows[i].time / levels[rows[i].plan] - fit) / fit
@@ -378,31 +382,16 @@ fn solve(
             }
         }
     }
-    Solution { kernel, levels, beta, inverse, residuals, scale }
+    Some(Solution { kernel, levels, beta, factor: last?, residuals, scale })
 }
 
-/// The inverse of a symmetric positive matrix, by Gauss and Jordan.
-pub fn invert(mut m: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
-    let n = m.len();
-    let mut out: Vec<Vec<f64>> = (0..n).map(|i| (0..n).map(|j| if i == j { 1.0 } else { 0.0 }).collect()).collect();
-    for c in 0..n {
-        let pivot = if m[c][c].abs() > 1e-300 { m[c][c] } else { 1e-300 };
-        for j in 0..n {
-            m[c][j] /= pivot;
-            out[c][j] /= pivot;
-        }
-        let (row, own) = (m[c].clone(), out[c].clone());
-        for i in (0..n).filter(|i| *i != c) {
-            let factor = m[i][c];
-            if factor != 0.0 {
-                for j in 0..n {
-                    m[i][j] -= factor * row[j];
-                    out[i][j] -= factor * own[j];
-                }
-            }
-        }
+/// The Cholesky factor of a symmetric matrix; `None` if rounding leaves it without one.
+pub fn factor(m: &[Vec<f64>]) -> Option<LowerTriangular> {
+    let mut lower = LowerTriangular::zeros(m.len());
+    for (i, row) in m.iter().enumerate() {
+        lower.row_mut(i).copy_from_slice(row.get(..=i)?);
     }
-    out
+    lower.cholesky()
 }
 
 /// The newest plans, at most `most` of them.

@@ -322,7 +322,7 @@ fn confusion(wishes: &[(u32, usize, Wish)], orders: &[Vec<usize>]) -> f64 {
         let shown: Vec<usize> = own.copied().chain([0]).collect();
         shown.iter().for_each(|a| shown.iter().for_each(|b| normal[*a][*b] += 1.0));
     }
-    fit::invert(normal).iter().enumerate().skip(1).map(|(i, row)| row[i]).sum()
+    fit::factor(&normal).map_or(f64::INFINITY, |factor| factor.inverse_diagonal().iter().skip(1).sum())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! An answer of the engine as JSON; [`super::text`] prints sentences, [`super::launch`] Slurm options and hostfiles.
 
 use crate::advice_json::advice_json;
+use crate::brief::gb;
 use engine::{AvoidedSuspects, GpuList, HostGpus, PlaceAnswer};
 use nccl_model::{Advice, by_model};
 use serde_json::{Value, json};
@@ -85,7 +86,8 @@ fn avoided(a: &AvoidedSuspects) -> String {
     let more = a.suspects.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
-        "avoided {named}{more}: first choice {:.1} GB/s, {:.1} GB/s expected with the suspected defects",
-        a.predicted_gb_per_s, a.expected_with_suspects_gb_per_s
+        "avoided {named}{more}: first choice {} GB/s, {} GB/s expected with the suspected defects",
+        gb(a.predicted_gb_per_s),
+        gb(a.expected_with_suspects_gb_per_s)
     )
 }
