@@ -217,7 +217,7 @@ mod tests {
         let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&name).ok()).take(100_000).collect();
         assert!(connect(&name).is_err(), "{} connections fill the queue", waiting.len());
         let (done, opened) = std::sync::mpsc::channel();
-        std::thread::spawn(move || done.send(Boards::open(Some(&name), 1, [0; RAILS_MAX], 0)));
+        std::thread::spawn(move || _ = done.send(Boards::open(Some(&name), 1, [0; RAILS_MAX], 0)));
         let boards = opened.recv_timeout(Duration::from_secs(60)).expect("opening a board does not wait").unwrap();
         assert!(!boards.is_shared);
     }
