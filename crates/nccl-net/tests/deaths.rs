@@ -27,7 +27,7 @@ fn spec(netbox: &NetBox) -> BytesSpec {
     let rails: Vec<&str> = (0..RAILS).map(|r| netbox.interface(0, r)).collect();
     // Rail 0 carries NCCL's own start and never dies.
     s.interfaces = rails[0].into();
-    s.net_plugin = Some(program.ancestors().nth(2).unwrap().join("liblinkwise_nccl_net.so"));
+    s.net_plugin = Some(program.parent().unwrap().join("liblinkwise_nccl_net.so"));
     let settings = [("LINKWISE_NET", "tcp"), ("LINKWISE_NET_RAILS", &rails.join(",")), ("NCCL_DEBUG", "INFO")];
     s.env.extend(settings.map(|(k, v)| (k.to_owned(), v.to_owned())));
     let bytes = |i: usize, j: usize| if i / 2 == j / 2 { 0 } else { 400_000 * (1 + ((i * 5 + j * 3) % 4) as u64) };

@@ -12,7 +12,7 @@ fn in_a_ring_without_a_switch_sends_rings_and_trees_reach_every_host() {
     let Some(mut netbox) = netns::or_skip(name, NetBox::ring(4, 200)) else { return };
     netbox.add_management().unwrap();
     let program = std::env::current_exe().unwrap();
-    let plugin = program.ancestors().nth(2).unwrap().join("liblinkwise_nccl_net.so");
+    let plugin = program.parent().unwrap().join("liblinkwise_nccl_net.so");
     for algorithm in ["Ring", "Tree"] {
         let cluster =
             Cluster { name: "ring".into(), types: vec![catalog::host_type("hgx-h100").unwrap()], ..Cluster::default() };
