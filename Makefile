@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin test-plugin-matrix test-plugin-hostile demo audit bench bench-place bench-net bench-nccl fmt fuzz miri
+.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl fmt fuzz miri
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ test-plugin-matrix: ## the NCCL plugin on every minor release from 2.21 to 2.32,
 
 test-plugin-hostile: ## cases that would make ranks of a job diverge, hang or crash, with the NCCL plugin on four releases
 	@scripts/test-plugin-hostile.sh
+
+test-net-deaths: ## 200 rails that die at random moments under real NCCL, about 6 minutes, needs root
+	@scripts/test-net-deaths.sh
 
 demo: ## the main job end to end, with an HTML report in out/
 	@scripts/demo.sh

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# Measures the network plugin in the real NCCL library between network namespaces with shaped rails (needs root): skewed traffic beside NCCL's sockets
-# and the theory, then a rail that dies and one that slows down. Arguments go to the first part, for example `scripts/bench-net.sh --rounds 2`.
+# Measures the network plugin in the real NCCL library between network namespaces with shaped links (needs root), about 20 minutes:
+# skewed traffic beside NCCL's sockets and the theory, small messages, hosts without a switch, a rail that dies and one that slows down.
+#
+#   scripts/bench-net.sh [OPTION VALUE]...     for example --rounds 2, or --nice -10 on a machine that has other work
+#
+# Resumable: what is in out/bench-net.jsonl is not measured again. Delete the file to begin anew, for example with another build.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -8,8 +12,13 @@ require_rust
 
 scripts/cargo.sh build --locked --package nccl-net --example bench_net
 scripts/cargo.sh build --locked --package nccl-net
-bench=${CARGO_TARGET_DIR:-target}/debug/examples/bench_net
-"$bench" --mb 20 --rounds 3 "$@"
-"$bench" --hosts 4x2 --rails 2 --mb 10 --cases uniform,zipf --rounds 2
-"$bench" --mb 12 --cases zipf --arms linkwise --fault cut:1 --repetitions 24 --rounds 3
-"$bench" --mb 12 --cases zipf --arms linkwise --fault slow:1 --repetitions 24 --rounds 3
+mkdir -p out
+bench() { "${CARGO_TARGET_DIR:-target}/debug/examples/bench_net" --results out/bench-net.jsonl "$@"; }
+date -u +%F
+bench --tag 2x4 --mb 20 --rounds 3 --arms sockets,sockets-best,linkwise "$@"
+bench --tag 4x2 --hosts 4x2 --rails 2 --mb 10 --rounds 3 --arms sockets,linkwise "$@"
+bench --tag small --mbit 2000 --mb 0.0655 --cases uniform --repetitions 60 --rounds 3 "$@"
+bench --tag ring --shape ring --hosts 4x1 --mbit 200 --mb 12 --cases uniform,hot-pair,zipf --arms linkwise --rounds 3 "$@"
+bench --tag mesh --shape mesh --hosts 4x1 --mbit 200 --mb 12 --cases uniform,hot-pair,zipf --arms linkwise-direct,linkwise --rounds 3 "$@"
+bench --tag cut --mb 12 --cases zipf --arms linkwise --fault cut:1 --repetitions 24 --rounds 3 "$@"
+bench --tag slow --mb 12 --cases zipf --arms linkwise --fault slow:1 --repetitions 24 --rounds 3 "$@"

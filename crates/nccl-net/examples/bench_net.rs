@@ -13,6 +13,7 @@ use nccl_bench::bytes::{BytesCall, BytesSpec, HostPlace, Traffic};
 use nccl_bench::{Bench, SimulatedNode};
 use netns::NetBox;
 use rand::{RngExt, SeedableRng};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -34,6 +35,10 @@ struct Options {
     arms: Vec<String>,
     fault: Option<(String, usize)>,
     plugin: PathBuf,
+    shape: String,
+    results: Option<PathBuf>,
+    tag: String,
+    nice: i32,
 }
 
 fn options() -> Result<Options, String> {
@@ -53,6 +58,10 @@ fn options() -> Result<Options, String> {
         arms: words("sockets,linkwise"),
         fault: None,
         plugin,
+        shape: "rails".into(),
+        results: None,
+        tag: String::new(),
+        nice: 0,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -73,6 +82,10 @@ fn options() -> Result<Options, String> {
             "--cases" => o.cases = words(&value),
             "--arms" => o.arms = words(&value),
             "--plugin" => o.plugin = value.into(),
+            "--shape" => o.shape = value,
+            "--results" => o.results = Some(value.into()),
+            "--tag" => o.tag = value,
+            "--nice" => o.nice = number()? as i32,
             "--fault" => {
                 let (kind, rail) = value.split_once(':').ok_or("--fault takes cut:RAIL or slow:RAIL")?;
                 o.fault = Some((kind.into(), rail.parse().map_err(|e| format!("{e}"))?));
@@ -127,34 +140,71 @@ fn matrix(o: &Options, case: &str) -> Vec<Vec<u64>> {
     m.iter().map(|r| r.iter().map(|v| (v / top * o.mb * 1e6) as u64 / 4 * 4).collect()).collect()
 }
 
+/// The least time of a case, seconds: on rails, the bytes of the busiest host over all its rails; without a switch, the optimum of a linear program
+/// over all walks (`crates/route`).
+fn theory(o: &Options, case: &str, netbox: &NetBox) -> Result<f64, String> {
+    let rate = f64::from(o.mbit) * 1e6 / 8.0 / OVERHEAD;
+    if o.shape == "rails" {
+        return Ok(o.mb * 1e6 / (rate * o.rails as f64));
+    }
+    let mut cluster = route::builtin::cluster("mesh4")
+        .filter(|_| o.hosts <= 4 && o.local == 1)
+        .ok_or("without a switch: 3x1 or 4x1")?;
+    let kind = cluster.types.first_mut().ok_or("no host type")?;
+    let n = kind.gpu_count();
+    let cell = |i: usize, j: usize| match netbox.nic_to(i, j) {
+        Some(_) if i != j => topology::Bandwidth::from_gb_per_s(rate / 1e6),
+        _ => topology::Bandwidth::ZERO,
+    };
+    kind.p2p = Some((0..n).map(|i| (0..n).map(|j| cell(i, j)).collect()).collect());
+    let net = route::RoutingNetwork::of(&cluster, &route::RoutingOptions::default()).map_err(|e| e.to_string())?;
+    let mut demand = route::Demand::new(n).map_err(|e| e.to_string())?;
+    for (i, row) in matrix(o, case).iter().enumerate() {
+        for (j, bytes) in row.iter().enumerate() {
+            demand.set(i, j, *bytes).map_err(|e| e.to_string())?;
+        }
+    }
+    // The network's rates are in units of 1000 of the box's.
+    route::exact::any_path_optimum_s(&net, &demand).map(|s| s * 1e3).map_err(|e| e.to_string())
+}
+
 fn spec(o: &Options, case: &str, arm: &str, netbox: &NetBox) -> Result<BytesSpec, String> {
     let t = catalog::host_type("hgx-h100").ok_or("no host type")?;
     let cluster = Cluster { name: "bench".into(), types: vec![t], ..Cluster::default() };
     let mut s = BytesSpec::new(cluster, Vec::new(), o.version.parse()?);
-    let rails: Vec<&str> = (0..o.rails).map(|r| netbox.interface(0, r)).collect();
+    let rails: Vec<&str> = (0..netbox.nics(0)).map(|r| netbox.interface(0, r)).collect();
     for h in 0..o.hosts {
         s.cluster.hosts.push(Host { name: format!("host{h}"), ..Host::default() });
         let gpus = (0..o.local as u8).collect();
         s.nodes.push(SimulatedNode { host: HostId(h as u32), gpus, nvlink_domain: None });
-        let prefix = ["ip", "netns", "exec", netbox.namespace(h)].map(str::to_owned).to_vec();
-        s.places.push(HostPlace { prefix, ..HostPlace::default() });
+        let nice = o.nice.to_string();
+        let prefix = ["nice", "-n", &nice, "ip", "netns", "exec", netbox.namespace(h)].map(str::to_owned).to_vec();
+        let own: Vec<&str> = (0..netbox.nics(h)).map(|r| netbox.interface(h, r)).collect();
+        let env = vec![("LINKWISE_NET_RAILS".into(), own.join(","))];
+        s.places.push(HostPlace { prefix, env, ..HostPlace::default() });
     }
     s.env.push(("NCCL_DEBUG".into(), "INFO".into()));
-    s.interfaces = rails.join(",");
+    s.interfaces = if o.shape == "rails" { rails.join(",") } else { "mgmt".into() };
     match arm {
         "sockets" => {}
         "sockets-best" => {
             s.env.push(("NCCL_SOCKET_NTHREADS".into(), "2".into()));
             s.env.push(("NCCL_NSOCKS_PERTHREAD".into(), "4".into()));
         }
-        "linkwise" | "linkwise-alone" => {
-            s.interfaces = rails[0].into();
+        "linkwise" | "linkwise-alone" | "linkwise-direct" => {
+            if o.shape == "rails" {
+                s.interfaces = rails[0].into();
+            } else {
+                s.env.push(("LINKWISE_NET_RELAY".into(), if arm == "linkwise-direct" { "0" } else { "1" }.into()));
+                s.env.push(("LINKWISE_TOKEN".into(), "bench".into()));
+            }
             s.net_plugin = Some(o.plugin.clone());
             s.env.push(("LINKWISE_NET".into(), "tcp".into()));
-            s.env.push(("LINKWISE_NET_RAILS".into(), rails.join(",")));
-            s.env.push(("LINKWISE_NET_SHARE".into(), if arm == "linkwise" { "1" } else { "0" }.into()));
+            s.env.push(("LINKWISE_NET_SHARE".into(), if arm == "linkwise-alone" { "0" } else { "1" }.into()));
         }
-        _ => return Err(format!("`{arm}` is none of sockets, sockets-best, linkwise, linkwise-alone")),
+        _ => {
+            return Err(format!("`{arm}` is none of sockets, sockets-best, linkwise, linkwise-alone, linkwise-direct"));
+        }
     }
     s.calls.push(BytesCall { repetitions: o.repetitions, ..BytesCall::new(Traffic::SendRecv(matrix(o, case))) });
     Ok(s)
@@ -191,8 +241,19 @@ fn disturb(o: &Options, netbox: &NetBox, theory: f64, stop: &AtomicBool) {
 
 fn main() -> Result<(), String> {
     let o = options()?;
-    let netbox = match NetBox::rails(o.hosts, o.rails, o.mbit) {
-        Ok(b) => b,
+    let made = match o.shape.as_str() {
+        "rails" => NetBox::rails(o.hosts, o.rails, o.mbit),
+        "ring" => NetBox::ring(o.hosts, o.mbit),
+        "mesh" => NetBox::mesh(o.hosts, o.mbit),
+        other => return Err(format!("`{other}` is none of rails, ring, mesh")),
+    };
+    let netbox = match made {
+        Ok(mut b) => {
+            if o.shape != "rails" {
+                b.add_management().map_err(|e| e.to_string())?;
+            }
+            b
+        }
         Err(e @ netns::NetBoxError::Unavailable { .. }) => {
             println!("SKIP bench_net: {e}");
             return Ok(());
@@ -200,16 +261,35 @@ fn main() -> Result<(), String> {
         Err(e) => return Err(e.to_string()),
     };
     let bench = Bench::new().map_err(|e| e.to_string())?;
-    let theory = o.mb * 1e6 * 8.0 * OVERHEAD / (f64::from(o.mbit) * 1e6 * o.rails as f64);
+    // What an earlier run measured: a run that was cut off goes on.
+    let before = o.results.as_ref().and_then(|p| std::fs::read_to_string(p).ok()).unwrap_or_default();
+    let done: std::collections::HashMap<String, (Vec<f64>, u64)> = before
+        .lines()
+        .filter_map(|l| serde_json::from_str::<(String, Vec<f64>, u64)>(l).ok())
+        .map(|(k, t, w)| (k, (t, w)))
+        .collect();
     println!(
-        "{} hosts with {} ranks and {} rails of {} Mbit/s; {} MB out of the busiest host; NCCL {}; theory {theory:.3} s; times in theories",
-        o.hosts, o.local, o.rails, o.mbit, o.mb, o.version
+        "{}: {} hosts with {} ranks and {} rails of {} Mbit/s; {} MB out of the busiest host; NCCL {}; times in theories",
+        o.shape,
+        o.hosts,
+        o.local,
+        netbox.nics(0),
+        o.mbit,
+        o.mb,
+        o.version
     );
     for case in &o.cases {
+        let theory = theory(&o, case, &netbox)?;
         let mut times = vec![Vec::new(); o.arms.len()];
         let mut wrong = 0;
         for round in 0..o.rounds {
             for (a, arm) in o.arms.iter().enumerate() {
+                let key = format!("{} {case} {arm} {round}", o.tag);
+                if let Some((before, w)) = done.get(&key) {
+                    times[a].extend_from_slice(before);
+                    wrong += w;
+                    continue;
+                }
                 let spec = spec(&o, case, arm, &netbox)?;
                 let stop = AtomicBool::new(false);
                 let report = std::thread::scope(|s| {
@@ -225,7 +305,8 @@ fn main() -> Result<(), String> {
                         continue;
                     }
                 };
-                wrong += report.wrong_bytes();
+                let wrong_now = report.wrong_bytes();
+                wrong += wrong_now;
                 let slowest = |k: u32| {
                     let of = report.results.iter().filter(|r| r.repetition == k).map(|r| r.seconds);
                     of.fold(0.0, f64::max) / theory
@@ -236,12 +317,19 @@ fn main() -> Result<(), String> {
                     println!("{case} {arm} round {round}: {}", text.join(" "));
                     report.log.lines().filter(|l| l.contains("NET/linkwise:")).for_each(|l| println!("  {l}"));
                 }
-                times[a].extend_from_slice(&all[1.min(all.len() - 1)..]);
+                let counted = &all[1.min(all.len() - 1)..];
+                times[a].extend_from_slice(counted);
+                if let Some(path) = &o.results {
+                    let line = serde_json::json!([key, counted, wrong_now]);
+                    let mut file =
+                        std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(|e| e.to_string())?;
+                    writeln!(file, "{line}").map_err(|e| e.to_string())?;
+                }
             }
         }
         let text: Vec<String> =
             o.arms.iter().zip(&times).map(|(a, t)| format!("{a} {:.2}", stats::median_or(t, f64::NAN))).collect();
-        println!("{case:16} {}   wrong bytes {wrong}", text.join("   "));
+        println!("{case:16} theory {theory:.3} s   {}   wrong bytes {wrong}", text.join("   "));
     }
     Ok(())
 }

@@ -35,6 +35,8 @@ pub struct Config {
     pub threads: usize,
     /// `LINKWISE_NET_SHARE`: whether the processes of a host share their counts of unacknowledged bytes.
     pub share: bool,
+    /// `LINKWISE_NET_RELAY=1`: hosts without a switch lend each other their links. Needs a token.
+    pub relay: bool,
     /// `LINKWISE_NET_TEST_GPU_IS_HOST=1`, for benches without GPUs: memory that NCCL calls GPU memory is host memory.
     pub gpu_is_host: bool,
 }
@@ -48,6 +50,7 @@ impl Default for Config {
             chunk: CHUNK_BYTES_DEFAULT,
             threads: 0,
             share: true,
+            relay: false,
             gpu_is_host: false,
         }
     }
@@ -55,7 +58,7 @@ impl Default for Config {
 
 /// Settings of this plugin. Names without `net` belong to the tuner plugin, which checks them; the token is shared.
 const KEYS: Keys = Keys {
-    settings: &["net", "net_rails", "net_chunk", "net_threads", "net_share"],
+    settings: &["net", "net_rails", "net_chunk", "net_threads", "net_share", "net_relay"],
     unlisted: &["net_test_gpu_is_host", "token"],
     former: &[],
     is_of_others: |key| key != "net" && !key.starts_with("net_"),
@@ -84,7 +87,7 @@ impl Config {
             v.parse().ok().filter(is_one)
         };
         let threads = |v: &str| v.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
-        Ok(Config {
+        let config = Config {
             mode: from.word("net", &modes)?.unwrap_or(ours.mode),
             rails: from
                 .parsed_as("net_rails", &format!("a list of 1 to {RAILS_MAX} NICs"), rails)?
@@ -102,8 +105,14 @@ impl Config {
                 .parsed_as("net_threads", &format!("a number of threads, 1 to {THREADS_MAX}"), threads)?
                 .unwrap_or(ours.threads),
             share: from.flag("net_share")?.unwrap_or(ours.share),
+            relay: from.flag("net_relay")?.unwrap_or(ours.relay),
             gpu_is_host: from.flag("net_test_gpu_is_host")?.unwrap_or(ours.gpu_is_host),
-        })
+        };
+        if config.relay && config.token.is_empty() {
+            let what = "links are lent only to a job with a token: set LINKWISE_TOKEN";
+            return Err(ConfigError::new("LINKWISE_NET_RELAY", what));
+        }
+        Ok(config)
     }
 }
 
@@ -138,6 +147,7 @@ mod tests {
             ("net_chunk = 70000\n", "/x:1", "not a power of two"),
             ("net_threads = 0\n", "/x:1", "not a number of threads"),
             ("net_share = yes\n", "/x:1", "none of 0, 1"),
+            ("net_relay = 1\n", "LINKWISE_NET_RELAY", "set LINKWISE_TOKEN"),
         ] {
             let e = load(&[("LINKWISE_CONFIG", "/x")], file).unwrap_err();
             assert!(e.place == place && e.what.contains(what), "{file:?}: {e}");

@@ -65,6 +65,7 @@ pub fn endpoint() -> Option<&'static Endpoint> {
             settings.token = offer.config.token.clone().into_bytes();
             settings.chunk = offer.config.chunk;
             settings.share = offer.config.share;
+            settings.relay = offer.config.relay;
             settings.log = |text| LOG.warn(text);
             settings.spawn = |f| threads::spawn("linkwise-net", f).map(drop);
             if offer.config.threads > 0 {
@@ -98,9 +99,10 @@ pub fn log_counts() {
     let get = |a: &std::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
     let bytes: Vec<String> = c.bytes.iter().take(n).map(|b| get(b).to_string()).collect();
     LOG.info(&format!(
-        "{} messages sent; bytes by rail {}; chunks repeated {}, received twice {}; rails lost {}, returned {}",
+        "{} messages sent; bytes by rail {}, relayed {}; chunks repeated {}, received twice {}; rails lost {}, returned {}",
         get(&c.messages),
         bytes.join(" "),
+        get(&c.relayed),
         get(&c.repeated),
         get(&c.copies),
         get(&c.lost_paths),

@@ -11,17 +11,22 @@ use crate::handle::{Handle, RailAddress};
 use crate::limits::{GROUPED_MAX, PATHS_MAX, RAILS_MAX};
 use crate::path::{Path, Reader, Source};
 use crate::rails::{Cells, View};
+use crate::reach::Way;
 use crate::receiver::{Place, Receiver};
 use crate::sender::{Micros, Order, Outbox, Sender};
 use crate::shared::{Common, Job, Link, Post, Shared, Status};
-use crate::sockets::Socket;
+use crate::sockets::{SILENT_HOST_US_MAX, Socket};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A connection without any path for this time has failed.
-pub(crate) const GONE_US: Micros = 10_000_000;
+const GONE_US: Micros = 10_000_000;
+/// Bound that the documents promise: a peer whose host is gone is an error after this time. The slack is for timers and a busy machine.
+const BOUND_US: Micros = 30_000_000;
+const SLACK_US: Micros = 4_000_000;
+const _: () = assert!(SILENT_HOST_US_MAX + GONE_US + SLACK_US <= BOUND_US);
 /// A connection attempt that has no path after this time has failed.
 pub(crate) const CONNECT_US_MAX: Micros = 20_000_000;
 /// After its first path a connection waits this long for the others before it is ready.
@@ -31,23 +36,14 @@ const LINGER_US: Micros = 2_000_000;
 /// After the peer's first word that it closes, other paths may bring what was sent before for this time.
 const BYE_US: Micros = 500_000;
 /// First and longest pause before a lost path is dialled again.
-const DIAL_US: Micros = 100_000;
-const DIAL_US_MAX: Micros = 2_000_000;
+const PAUSE_US: Micros = 100_000;
+const PAUSE_US_MAX: Micros = 2_000_000;
 
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one per connection")]
 pub(crate) enum Core {
     Send(Sender),
     Receive(Receiver),
-}
-
-/// A path that the sending side wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pair {
-    /// Rail of this host.
-    pub local: usize,
-    /// Rail of the peer's host.
-    pub remote: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +61,11 @@ pub(crate) struct Dialer {
     pub secret: Vec<u8>,
     pub connection: u64,
     pub remote: Vec<RailAddress>,
-    pub pairs: Vec<Pair>,
+    pub ways: Vec<Way>,
     /// The rail of the device that connects.
     rail: usize,
+    /// Ways may go over other hosts.
+    over_relays: bool,
     dials: [Dial; PATHS_MAX],
     pauses: [Micros; PATHS_MAX],
     first_up: Option<Micros>,
@@ -98,7 +96,7 @@ pub(crate) struct Connection {
 
 /// The paths between two hosts: every local rail with a rail of the peer in the same subnet, the one of the same number if there are several. A local
 /// rail without a common subnet is paired by number. The home rail is always among them.
-pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) -> Vec<Pair> {
+pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) -> Vec<Way> {
     let mut rails: Vec<usize> = (0..local.len().min(RAILS_MAX)).collect();
     if home >= PATHS_MAX && home < rails.len() {
         rails.swap(home, PATHS_MAX - 1);
@@ -119,7 +117,7 @@ pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) 
             if let Some(u) = used.get_mut(j) {
                 *u += 1;
             }
-            all.push(Pair { local: i, remote: j });
+            all.push(Way::direct(i, j));
         }
     }
     all
@@ -128,28 +126,56 @@ pub(crate) fn pairs(local: &[RailAddress], remote: &[RailAddress], home: usize) 
 impl Dialer {
     pub fn new(common: &Common, handle: Handle, secret: Vec<u8>, connection: u64, home: usize) -> Self {
         let remote = handle.addresses.clone();
-        let pairs = pairs(&common.addresses, &remote, home);
-        let (dials, pauses) = ([Dial::At(0); PATHS_MAX], [DIAL_US; PATHS_MAX]);
-        Dialer { handle, secret, connection, remote, pairs, rail: home, dials, pauses, first_up: None }
+        let over_relays = common.settings.relay && handle.host != common.host;
+        let ways = if over_relays { Vec::new() } else { pairs(&common.addresses, &remote, home) };
+        let (dials, pauses) = ([Dial::At(0); PATHS_MAX], [PAUSE_US; PATHS_MAX]);
+        let mut d =
+            Dialer { handle, secret, connection, remote, ways, rail: home, over_relays, dials, pauses, first_up: None };
+        d.find_ways(common, 0);
+        d
     }
 
-    /// Index of the path on the home rail.
+    /// Index of the home path: that with the fewest links, of these the one on the rail of the device.
     pub fn home(&self) -> usize {
-        self.pairs.iter().position(|p| p.local == self.rail).unwrap_or(0)
+        let all = self.ways.iter().enumerate();
+        all.min_by_key(|(_, w)| (w.links(), w.local != self.rail)).map_or(0, |(i, _)| i)
+    }
+
+    /// Looks for ways over other hosts. A path that is up keeps its way.
+    pub fn find_ways(&mut self, common: &Common, now: Micros) {
+        if !self.over_relays {
+            return;
+        }
+        let found = {
+            let map = crate::shared::lock(&common.map);
+            map.ways((common.host, &common.addresses), (self.handle.host, &self.remote), self.connection)
+        };
+        for way in found {
+            match self.ways.iter().position(|w| w.local == way.local) {
+                Some(i) => {
+                    let (Some(old), Some(dial)) = (self.ways.get_mut(i), self.dials.get_mut(i)) else { continue };
+                    if *old != way && matches!(dial, Dial::At(_)) {
+                        (*old, *dial) = (way, Dial::At(now));
+                    }
+                }
+                None if self.ways.len() < PATHS_MAX => self.ways.push(way),
+                None => {}
+            }
+        }
     }
 
     pub fn link(&self, path: usize) -> Option<Link> {
-        let p = self.pairs.get(path)?;
+        let p = self.ways.get(path)?;
         Some(Link { host: self.handle.host, local: p.local, remote: p.remote })
     }
 
     /// Paths to dial now; each is then being tried.
-    pub fn due(&mut self, now: Micros) -> Vec<(usize, Pair)> {
+    pub fn due(&mut self, now: Micros) -> Vec<(usize, Way)> {
         let mut due = Vec::new();
-        for (i, (pair, dial)) in self.pairs.iter().zip(&mut self.dials).enumerate() {
+        for (i, (way, dial)) in self.ways.iter().zip(&mut self.dials).enumerate() {
             if matches!(dial, Dial::At(t) if *t <= now) {
                 *dial = Dial::Trying;
-                due.push((i, *pair));
+                due.push((i, way.clone()));
             }
         }
         due
@@ -159,7 +185,7 @@ impl Dialer {
     pub fn again(&mut self, path: usize, now: Micros) {
         if let (Some(d), Some(p)) = (self.dials.get_mut(path), self.pauses.get_mut(path)) {
             *d = Dial::At(now + *p);
-            *p = (*p * 2).min(DIAL_US_MAX);
+            *p = (*p * 2).min(PAUSE_US_MAX);
         }
     }
 
@@ -173,22 +199,23 @@ impl Dialer {
     /// All addresses of the peer are known now.
     pub fn learn(&mut self, local: &[RailAddress], remote: Vec<RailAddress>) {
         if remote.len() > self.remote.len() && remote.starts_with(&self.remote) {
-            let more = pairs(local, &remote, self.rail);
-            if more.starts_with(&self.pairs) {
-                (self.pairs, self.remote) = (more, remote);
+            let more = if self.over_relays { self.ways.clone() } else { pairs(local, &remote, self.rail) };
+            if more.starts_with(&self.ways) {
+                (self.ways, self.remote) = (more, remote);
             }
         }
     }
 
     fn settled(&self, now: Micros) -> bool {
         let first = self.first_up.is_some_and(|t| now >= t + PATHS_WAIT_US);
-        let all = self.pairs.iter().zip(&self.dials).zip(&self.pauses);
-        let settled = all.into_iter().all(|((_, d), pause)| *d == Dial::Up || (*d != Dial::Trying && *pause > DIAL_US));
+        let all = self.ways.iter().zip(&self.dials).zip(&self.pauses);
+        let settled =
+            all.into_iter().all(|((_, d), pause)| *d == Dial::Up || (*d != Dial::Trying && *pause > PAUSE_US));
         self.first_up.is_some() && (first || settled)
     }
 
     fn is_waiting(&self) -> bool {
-        self.pairs.iter().zip(&self.dials).any(|(_, d)| *d != Dial::Up)
+        self.ways.is_empty() || self.ways.iter().zip(&self.dials).any(|(_, d)| *d != Dial::Up)
     }
 }
 
@@ -200,6 +227,9 @@ struct Into<'a, W> {
     now: Micros,
     rails: &'a View<'a, W>,
     out: &'a mut Outbox,
+    /// Payload bytes that arrived, and their chunks.
+    bytes: u64,
+    chunks: u64,
 }
 
 fn invalid(e: wire::Malformed) -> io::Error {
@@ -221,6 +251,8 @@ impl<W: Cells> Reader for Into<'_, W> {
 
     fn arrived(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<()> {
         let Core::Receive(r) = &mut self.core else { return Err(ErrorKind::InvalidData.into()) };
+        self.bytes += u64::from(bytes);
+        self.chunks += 1;
         r.arrived(self.path, chunk, bytes, total, self.out).map_err(invalid)
     }
 
@@ -281,8 +313,13 @@ impl Connection {
         self.drop_path(path, rails, after);
         let Some(slot) = self.paths.get_mut(path) else { return };
         *slot = Some(Path::new(new.socket, new.key, sends));
+        let links = self.dialer.as_ref().and_then(|d| d.ways.get(path)).map_or(1, Way::links);
+        let home = self.dialer.as_ref().map_or(0, Dialer::home);
         match &mut self.core {
-            Core::Send(s) => s.path_up(path, new.rail, 1, now),
+            Core::Send(s) => {
+                s.path_up(path, new.rail, links, now);
+                s.set_home(home);
+            }
             Core::Receive(r) => r.set_up(path, true),
         }
         self.down_since = None;
@@ -428,8 +465,11 @@ impl Connection {
     pub fn read(&mut self, path: usize, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) {
         let Some(Some(p)) = self.paths.get_mut(path) else { return };
         let mut out = Outbox::default();
-        let mut into = Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out };
+        let mut into =
+            Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out, bytes: 0, chunks: 0 };
         let read = p.read(&mut into);
+        common.counts.received.fetch_add(into.bytes, Ordering::Relaxed);
+        common.counts.chunks.fetch_add(into.chunks, Ordering::Relaxed);
         if p.bye {
             self.bye_since.get_or_insert(now);
         }
@@ -438,7 +478,7 @@ impl Connection {
         match read {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::InvalidData => {
-                self.fail(&format!("the peer sent what it must not: {e}"), common, after);
+                self.fail(&format!("the peer broke the protocol: {e}"), common, after);
                 self.lose(path, now, rails, after);
             }
             Err(_) => self.lose(path, now, rails, after),
@@ -460,7 +500,7 @@ impl Connection {
                 }
                 let Core::Send(s) = &mut self.core else { break };
                 let Some(order) = s.next(now, &ready, rails) else { break };
-                if let Some(rail) = self.dialer.as_ref().and_then(|d| d.pairs.get(order.path)).map(|p| p.local)
+                if let Some(rail) = self.dialer.as_ref().and_then(|d| d.ways.get(order.path)).map(|p| p.local)
                     && let Some(c) = common.counts.bytes.get(rail)
                 {
                     c.fetch_add(u64::from(order.bytes), Ordering::Relaxed);
@@ -520,6 +560,12 @@ impl Connection {
         let mut out = Outbox::default();
         match &mut self.core {
             Core::Send(s) => {
+                for (path, way) in self.dialer.iter().flat_map(|d| d.ways.iter().enumerate()) {
+                    if !way.onward.is_empty() {
+                        let map = crate::shared::lock(&common.map);
+                        s.set_price(path, way.onward.iter().map(|(host, rail)| map.work(*host, *rail)).sum());
+                    }
+                }
                 s.tick(now, rails, &mut out);
                 let r = s.repeated();
                 common.counts.repeated.fetch_add(r - std::mem::replace(&mut self.repeated, r), Ordering::Relaxed);

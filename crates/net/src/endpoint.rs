@@ -7,7 +7,7 @@ use crate::limits::{ANNOUNCED_MAX, CHUNK_BYTES_DEFAULT, GROUPED_MAX, RAILS_MAX, 
 use crate::request::Request;
 use crate::sender::RequestId;
 use crate::share::Boards;
-use crate::shared::{Clock, Common, Counts, Job, Listening, Post, Shared, Status, Thread, lock};
+use crate::shared::{Clock, Common, Counts, Job, Listening, PANICKED, Post, Shared, Status, Thread, lock};
 use crate::sockets::Listener;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -22,6 +22,8 @@ pub(crate) const RECEIVES_MAX: usize = ANNOUNCED_MAX;
 const PENDING_MAX: usize = 65_536;
 /// Time that `close` waits for the I/O thread, which never blocks.
 const DETACH_TIME_MAX: Duration = Duration::from_secs(10);
+/// Cores of a host per I/O thread of each process, if the number of threads is not set.
+const CORES_PER_THREAD: usize = 8;
 /// I/O threads of a process at most.
 pub const THREADS_MAX: usize = 8;
 
@@ -48,6 +50,8 @@ pub struct Settings {
     pub threads: usize,
     /// Whether the processes of this host share a board.
     pub share: bool,
+    /// Whether this process lends its links to other hosts of the job, and uses theirs. Needs a token. A rail then reaches its own subnet only.
+    pub relay: bool,
     /// Takes lines for the program's log. Called on I/O threads.
     pub log: fn(&str),
     /// Called to start a thread.
@@ -61,8 +65,19 @@ fn spawn(f: Box<dyn FnOnce() + Send>) -> io::Result<()> {
 impl Settings {
     /// Defaults for these rails.
     pub fn new(rails: Vec<Rail>) -> Self {
-        let threads = rails.len().div_ceil(2).clamp(1, 2);
-        Settings { rails, token: Vec::new(), chunk: CHUNK_BYTES_DEFAULT, threads, share: true, log: |_| {}, spawn }
+        // On a small host a second thread only adds wake-ups.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = rails.len().div_ceil(2).min(cores / CORES_PER_THREAD).clamp(1, 2);
+        Settings {
+            rails,
+            token: Vec::new(),
+            chunk: CHUNK_BYTES_DEFAULT,
+            threads,
+            share: true,
+            relay: false,
+            log: |_| {},
+            spawn,
+        }
     }
 }
 
@@ -120,6 +135,9 @@ impl Endpoint {
     /// # Errors
     /// A rail's address cannot be bound, or the system has no descriptors or threads left.
     pub fn start(settings: Settings) -> io::Result<Self> {
+        if settings.relay && settings.token.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "links are lent only to a job with a token"));
+        }
         if settings.rails.is_empty() || settings.rails.len() > RAILS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the number of rails must be 1 to 16"));
         }
@@ -131,7 +149,8 @@ impl Endpoint {
         nominal.iter_mut().zip(&settings.rails).for_each(|(n, r)| *n = r.rate);
         let host = host_id(&settings.rails);
         let name = settings.share.then(|| format!("linkwise-net-{}-{host:x}", rustix::process::geteuid().as_raw()));
-        let board = Boards::open(name.as_deref(), random()?, nominal, clock.now());
+        let owner = random()?;
+        let board = Boards::open(name.as_deref(), owner, nominal, clock.now());
         let board = board.ok_or_else(|| io::Error::other("no board"))?;
         if settings.share && !board.is_shared {
             (settings.log)("the processes of this host do not share the load of its rails: each counts its own");
@@ -148,6 +167,8 @@ impl Endpoint {
             host,
             next_key: AtomicU64::new(1),
             board,
+            map: Mutex::default(),
+            owner,
             lingering: AtomicU64::new(0),
             process: std::process::id(),
             lost_logged: Default::default(),
@@ -156,13 +177,13 @@ impl Endpoint {
         for (i, thread) in common.threads.iter().enumerate() {
             let own = listeners.take().unwrap_or_default();
             let io = Io::new(common.clone(), thread.clone(), own, i == 0)?;
-            let common = common.clone();
-            (common.settings.spawn)(Box::new({
-                let common = common.clone();
-                move || {
-                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| io.run())).is_err() {
-                        common.log("an I/O thread has panicked: its connections do not move any more");
-                    }
+            let (thread, epoll, clock) = (thread.clone(), io.epoll(), common.clock);
+            *lock(&thread.io) = Some(io);
+            (common.settings.spawn)(Box::new(move || {
+                let run = || crate::io::run(&thread, &epoll, clock);
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+                    let io = lock(&thread.io).take();
+                    io.into_iter().for_each(Io::abandon);
                 }
             }))?;
         }
@@ -193,6 +214,9 @@ impl Endpoint {
     pub fn listen(&self, rail: usize) -> Result<(Listen, [u8; HANDLE_BYTES]), NetError> {
         if self.is_forked() {
             return Err(NetError::Forked);
+        }
+        if self.common.thread().is_none() {
+            return Err(NetError::Remote(PANICKED.into()));
         }
         let nonce = wire::auth::nonce().map_err(|e| NetError::Remote(e.to_string()))?;
         let (mut secret, mut id) = ([0; SECRET_BYTES], [0; 8]);
@@ -232,7 +256,10 @@ impl Endpoint {
         let key = u64::from_le_bytes(state);
         if let Some(shared) = pending.get(&key).cloned() {
             return match shared.status() {
-                Status::Connecting => Ok(None),
+                Status::Connecting => {
+                    shared.thread.polled();
+                    Ok(None)
+                }
                 Status::Ready => {
                     pending.remove(&key);
                     Ok(Some(SendEnd { common: self.common.clone(), shared }))
@@ -248,10 +275,9 @@ impl Endpoint {
         if pending.len() >= PENDING_MAX {
             return Err(NetError::Limit);
         }
-        let thread = self.common.thread().ok_or(NetError::Limit)?;
-        thread.connections.fetch_add(1, Ordering::Relaxed);
+        let thread = self.common.thread().ok_or(NetError::Remote(PANICKED.into()))?;
         let key = random().map_err(|e| NetError::Remote(e.to_string()))?;
-        let shared = Arc::new(Shared::new(self.common.key(), SENDS_MAX, thread, Status::Connecting));
+        let shared = thread.connection(self.common.key(), SENDS_MAX);
         let secret = self.secret(&handle.secret);
         shared.thread.hand_over(Job::Connect { shared: shared.clone(), handle, secret, connection: key, home: rail });
         pending.insert(key, shared);
@@ -290,6 +316,8 @@ pub struct Listen {
 impl Listen {
     /// The next connection; `None`: not yet.
     pub fn accept(&self) -> Option<ReceiveEnd> {
+        // Before the lock, which an introduction takes, too.
+        self.common.threads.iter().for_each(|t| t.polled());
         let mut listeners = lock(&self.common.listeners);
         let ready = &mut listeners.get_mut(&self.id)?.ready;
         let at = ready.iter().position(|s| s.status() != Status::Connecting)?;
@@ -306,7 +334,7 @@ impl Drop for Listen {
         let mut listeners = lock(&self.common.listeners);
         let Some(l) = listeners.get_mut(&self.id) else { return };
         l.open = false;
-        let unused: Vec<_> = l.ready.drain(..).collect();
+        let unused: Vec<Arc<Shared>> = l.ready.drain(..).collect();
         if l.known.is_empty() {
             listeners.remove(&self.id);
         }
@@ -319,7 +347,7 @@ fn close(common: &Common, shared: &Shared) {
     if std::process::id() != common.process {
         return;
     }
-    shared.thread.hand_over(Job::Close(shared.key));
+    shared.thread.hand_over_and_help(Job::Close(shared.key));
     if !shared.wait_detached(DETACH_TIME_MAX) {
         common.log("a connection's I/O thread does not answer");
     }
@@ -387,5 +415,109 @@ impl ReceiveEnd {
 impl Drop for ReceiveEnd {
     fn drop(&mut self) {
         close(&self.common, &self.shared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Progress;
+
+    fn endpoint(threads: usize) -> Endpoint {
+        let rail = Rail { name: "lo".into(), ip: "127.0.0.1".parse().unwrap(), prefix: 8, rate: 0 };
+        let mut s = Settings::new(vec![rail]);
+        (s.share, s.threads) = (false, threads);
+        Endpoint::start(s).unwrap()
+    }
+
+    fn until<T>(mut f: impl FnMut() -> Option<T>) -> T {
+        let begin = Instant::now();
+        loop {
+            if let Some(t) = f() {
+                return t;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "it hangs");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn connect(a: &Endpoint, b: &Endpoint) -> (SendEnd, ReceiveEnd) {
+        let (listen, mut handle) = b.listen(0).unwrap();
+        let send = until(|| a.connect(0, &mut handle).unwrap());
+        (send, until(|| listen.accept()))
+    }
+
+    fn buffer(v: &mut [u8]) -> Buffer {
+        // SAFETY: the vectors live until their connection is closed.
+        #[allow(unsafe_code)]
+        unsafe {
+            Buffer::new(v.as_mut_ptr(), v.len())
+        }
+    }
+
+    #[test]
+    fn bytes_move_while_the_io_threads_wait_for_a_core() {
+        let start = || {
+            let rail =
+                |i| Rail { name: format!("r{i}"), ip: format!("127.0.0.{i}").parse().unwrap(), prefix: 8, rate: 0 };
+            let mut s = Settings::new((1..=3).map(rail).collect());
+            (s.share, s.threads) = (false, 2);
+            // The I/O threads never get a core.
+            s.spawn = |f| {
+                drop(f);
+                Ok(())
+            };
+            Endpoint::start(s).unwrap()
+        };
+        let (a, b) = (start(), start());
+        let (listen, mut handle) = b.listen(0).unwrap();
+        let (mut send, mut receive) = (None, None);
+        until(|| {
+            send = send.take().or_else(|| a.connect(0, &mut handle).unwrap());
+            receive = receive.take().or_else(|| listen.accept());
+            (send.is_some() && receive.is_some()).then_some(())
+        });
+        let (s, r) = (send.unwrap(), receive.unwrap());
+        for n in [0, 1, 4096, 700_000] {
+            let (mut from, mut to) = (vec![n as u8 + 1; n], vec![0; n]);
+            let got = r.receive(&[(buffer(&mut to), 0)]).unwrap().unwrap();
+            let sent = s.send(buffer(&mut from), 0).unwrap().unwrap();
+            let mut done = [false; 2];
+            until(|| {
+                done[0] = done[0] || matches!(s.request(sent).unwrap().poll(), Progress::Done(_));
+                done[1] = done[1] || matches!(r.request(got).unwrap().poll(), Progress::Done(_));
+                (done == [true; 2]).then_some(())
+            });
+            assert!(from == to, "{n} bytes");
+        }
+    }
+
+    #[test]
+    fn a_panic_of_an_io_thread_fails_its_connections_and_refuses_new_ones() {
+        let (a, b) = (endpoint(1), endpoint(2));
+        let (mut from, mut to) = (vec![1; 100], vec![0; 100]);
+        let ends: Vec<_> = (0..4).map(|_| connect(&a, &b)).collect();
+        let broken = ends[0].1.shared.thread.clone();
+        let open: Vec<_> = ends.iter().map(|(_, r)| r.receive(&[(buffer(&mut to), 7)]).unwrap().unwrap()).collect();
+        broken.hand_over(Job::Panic);
+        for ((_, r), open) in ends.iter().zip(open) {
+            let is_broken = Arc::ptr_eq(&r.shared.thread, &broken);
+            if is_broken {
+                until(|| (r.request(open).unwrap().poll() == Progress::Failed).then_some(()));
+                let later = r.receive(&[(buffer(&mut to), 7)]).unwrap().unwrap();
+                until(|| (r.request(later).unwrap().poll() == Progress::Failed).then_some(()));
+            } else {
+                assert_eq!(r.request(open).unwrap().poll(), Progress::Pending, "the other thread lives");
+            }
+            assert_eq!(r.shared.wait_detached(Duration::from_millis(1)), is_broken, "a close must not wait");
+        }
+        assert_eq!(b.listen(0).unwrap_err(), NetError::Remote(PANICKED.into()));
+        let (_listen, mut handle) = a.listen(0).unwrap();
+        assert_eq!(b.connect(0, &mut handle).unwrap_err(), NetError::Remote(PANICKED.into()));
+        // The other thread's connections go on.
+        let (s, r) = ends.iter().find(|(_, r)| !Arc::ptr_eq(&r.shared.thread, &broken)).unwrap();
+        let sent = s.send(buffer(&mut from), 7).unwrap().unwrap();
+        until(|| matches!(s.request(sent).unwrap().poll(), Progress::Done(_)).then_some(()));
+        assert_eq!(r.shared.status(), Status::Ready);
     }
 }

@@ -8,10 +8,21 @@
 //! ```
 //!
 //! All four have fixed lengths. Frames follow. The frames carry no tags: they are protected from a stranger that cannot take over a TCP connection,
-//! as with NCCL's own socket transport.
+//! as with NCCL's own socket transport. The tags of hello and welcome are under a key of secret, token and both nonces: they bind connection, path and
+//! rail to this socket.
+//!
+//! A relay is asked first, with a key of the token alone; then the same socket reaches the next relay or the peer, and the greeting begins anew:
+//!
+//! ```text
+//!  connects  Call: magic, RELAY, nonce ────────────────────► relay
+//!            ◄──────────── Answer: magic, nonce, proof
+//!            Onward: proof, address, tag ──────────────────►      dials the address
+//!            ◄──────────── Through: status, tag
+//! ```
 
 use crate::handle::RailAddress;
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, PATHS_MAX, RAILS_MAX};
+use std::net::SocketAddr;
 use wire::auth::{self, NONCE_BYTES, Nonce, PROOF_BYTES, Role, Seal, TAG_BYTES};
 use wire::{Malformed, Reader, Writer};
 
@@ -21,6 +32,12 @@ pub const ANSWER_BYTES: usize = 8 + NONCE_BYTES + PROOF_BYTES;
 const HELLO_BODY_BYTES: usize = 24;
 pub const HELLO_BYTES: usize = PROOF_BYTES + HELLO_BODY_BYTES + TAG_BYTES;
 const WELCOME_BODY_BYTES: usize = 4 + RAILS_MAX * 20;
+const ONWARD_BODY_BYTES: usize = 24;
+pub const ONWARD_BYTES: usize = PROOF_BYTES + ONWARD_BODY_BYTES + TAG_BYTES;
+const THROUGH_BODY_BYTES: usize = 8;
+pub const THROUGH_BYTES: usize = THROUGH_BODY_BYTES + TAG_BYTES;
+/// The number of the listener that every lending process has.
+pub const RELAY: u64 = 0;
 pub const WELCOME_BYTES: usize = WELCOME_BODY_BYTES + TAG_BYTES;
 
 /// The path that a socket becomes.
@@ -144,6 +161,49 @@ pub fn read_welcome(bytes: &[u8], key: &[u8], a: &Nonce, b: &Nonce) -> Result<We
     Ok(Welcome::Accepted((0..n).map(|_| RailAddress::read(&mut r)).collect::<Result<_, _>>()?))
 }
 
+/// The key of greetings with relays.
+pub fn relay_key(token: &[u8]) -> Vec<u8> {
+    [token, b"linkwise relay"].concat()
+}
+
+/// Asks a relay to go on to an address.
+pub fn onward(key: &[u8], a: &Nonce, b: &Nonce, to: SocketAddr) -> Vec<u8> {
+    let mut body = Writer::default();
+    RailAddress { ip: to.ip(), prefix: 0, port: to.port() }.write(&mut body);
+    body.0.resize(ONWARD_BODY_BYTES, 0);
+    let mut w = Writer::default();
+    w.raw(&auth::proof(key, Role::Connects, a, b)).raw(&body.0);
+    w.raw(&Seal::new(key, Role::Connects, a, b).tag(&body.0));
+    w.0
+}
+
+/// # Errors
+/// The bytes are no such request, or prove nothing.
+pub fn read_onward(bytes: &[u8], key: &[u8], a: &Nonce, b: &Nonce) -> Result<SocketAddr, Malformed> {
+    let mut r = Reader::new(bytes);
+    if !auth::is_proof(r.take(PROOF_BYTES)?, key, Role::Connects, a, b) {
+        return Err(Malformed("wrong token"));
+    }
+    let body = Seal::new(key, Role::Accepts, a, b).open(r.rest()).ok_or(Malformed("a request was changed"))?;
+    Ok(RailAddress::read(&mut Reader::new(body))?.socket())
+}
+
+/// The relay's word whether the address answers.
+pub fn through(key: &[u8], a: &Nonce, b: &Nonce, is_open: bool) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.u64(u64::from(is_open));
+    let tag = Seal::new(key, Role::Accepts, a, b).tag(&w.0);
+    w.raw(&tag);
+    w.0
+}
+
+/// # Errors
+/// The bytes are no such word, or prove nothing.
+pub fn read_through(bytes: &[u8], key: &[u8], a: &Nonce, b: &Nonce) -> Result<bool, Malformed> {
+    let body = Seal::new(key, Role::Connects, a, b).open(bytes).ok_or(Malformed("a relay's word was changed"))?;
+    Ok(Reader::new(body).u64()? == 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +226,27 @@ mod tests {
         assert_eq!(hello, Hello { connection: 9, path: 3, chunk: 65536, rail: 2 });
         assert!(matches!(welcome, Welcome::Accepted(rails) if rails.len() == 16));
         assert_eq!(exchange(b"k", b"j"), Err(Malformed("wrong token")));
+    }
+
+    #[test]
+    fn a_relay_goes_on_for_members_of_the_job_only() {
+        let (a, b) = (auth::nonce().unwrap(), auth::nonce().unwrap());
+        let (ours, other) = (relay_key(b"t"), relay_key(b"u"));
+        for to in ["10.1.2.3:77", "[fd00::1]:9"].map(|t| t.parse().unwrap()) {
+            let said = onward(&ours, &a, &b, to);
+            assert_eq!((said.len(), read_onward(&said, &ours, &a, &b)), (ONWARD_BYTES, Ok(to)));
+            assert!(read_onward(&said, &other, &a, &b).is_err() && read_onward(&said, &ours, &b, &a).is_err());
+            for i in 0..said.len() {
+                let mut bad = said.clone();
+                bad[i] ^= 4;
+                assert!(read_onward(&bad, &ours, &a, &b).is_err(), "byte {i}");
+            }
+        }
+        for open in [true, false] {
+            let said = through(&ours, &a, &b, open);
+            assert_eq!((said.len(), read_through(&said, &ours, &a, &b)), (THROUGH_BYTES, Ok(open)));
+            assert!(read_through(&said, &other, &a, &b).is_err());
+        }
     }
 
     #[test]

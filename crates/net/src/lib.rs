@@ -13,6 +13,7 @@
 
 pub mod buffer;
 mod connection;
+mod discovery;
 pub mod endpoint;
 pub mod frame;
 pub mod greeting;
@@ -21,7 +22,9 @@ mod io;
 pub mod limits;
 mod path;
 pub mod rails;
+pub mod reach;
 pub mod receiver;
+mod relay;
 pub mod request;
 pub mod sender;
 pub mod share;

@@ -32,9 +32,19 @@ pub const RAIL_WORK_US_MAX: u64 = 50_000;
 pub const DEAD_US: u64 = 300_000;
 /// A path of a rail that still moves other connections' bytes is taken out after this time; microseconds.
 pub const DEAD_ON_LIVE_RAIL_US: u64 = 3_000_000;
+/// A path over relays without progress for this time, while another path moves, is taken out; microseconds.
+pub const DEAD_RELAYED_US: u64 = 600_000;
 /// Paths are asked for a sign of life after this time without progress, and at this interval; microseconds.
 pub const PING_US: u64 = 100_000;
 /// First interval after which an announcement that is not confirmed is repeated; doubles up to [`ANNOUNCE_US_MAX`]; microseconds.
 pub const ANNOUNCE_US: u64 = 100_000;
 /// See [`ANNOUNCE_US`].
 pub const ANNOUNCE_US_MAX: u64 = 1_000_000;
+/// Maximum number of other hosts that a path goes through.
+pub const RELAYS_MAX: usize = 3;
+/// Lending processes of other hosts that a process knows.
+pub const RECORDS_MAX: usize = 256;
+/// Paths of other processes that a process relays at once.
+pub const RELAYED_MAX: usize = 512;
+/// Bytes that a relay holds for one direction of a path.
+pub const RELAY_BUFFER_BYTES: usize = 128 << 10;

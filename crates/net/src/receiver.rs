@@ -5,8 +5,8 @@
 //!  chunk:    missing ──arrived()──► in place, acknowledged       a copy: thrown away, acknowledged again
 //! ```
 //!
-//! An announcement goes over two paths and is repeated until a chunk or a word of the sender confirms it. An acknowledgement goes over the path of its chunk and one more;
-//! if both are lost, the sender repeats the chunk.
+//! An announcement goes over the path on which the sender was heard last, and is repeated over two others in turn until a chunk or a word of the sender
+//! confirms it. An acknowledgement goes over the path of its chunk; if it is lost, the sender repeats the chunk.
 
 use crate::frame::{Bitmap, Chunk, Frame, Slot, Slots, chunk_count, chunk_size};
 use crate::limits::{ANNOUNCE_US, ANNOUNCE_US_MAX, ANNOUNCED_MAX, GROUPED_MAX, PATHS_MAX};
@@ -49,6 +49,8 @@ pub struct Receiver {
     /// Every announcement below has been confirmed.
     confirmed: u64,
     turn: usize,
+    /// The path on which the sender was heard last.
+    recent: usize,
     copies: u64,
 }
 
@@ -56,7 +58,7 @@ impl Receiver {
     /// `chunk`: size agreed with the sender, bytes.
     pub fn new(chunk: u32) -> Self {
         let up = [false; PATHS_MAX];
-        Receiver { chunk, up, groups: VecDeque::new(), base: 0, confirmed: 0, turn: 0, copies: 0 }
+        Receiver { chunk, up, groups: VecDeque::new(), base: 0, confirmed: 0, turn: 0, recent: 0, copies: 0 }
     }
 
     pub fn set_up(&mut self, path: usize, up: bool) {
@@ -86,7 +88,7 @@ impl Receiver {
         let sequence = self.base + self.groups.len() as u64;
         let messages = slots.iter().map(|s| Message { slot: *s, begun: None }).collect();
         self.groups.push_back(Group { request, messages, again_at: now + ANNOUNCE_US, interval: ANNOUNCE_US });
-        self.say_twice(None, Frame::Announce { sequence, slots: announced, again: false }, out);
+        self.say_once(self.recent, Frame::Announce { sequence, slots: announced, again: false }, out);
         true
     }
 
@@ -95,6 +97,7 @@ impl Receiver {
     /// # Errors
     /// The peer breaks the protocol; the connection cannot be used further.
     pub fn on_frame(&mut self, path: usize, frame: Frame, out: &mut Outbox) -> Result<(), Malformed> {
+        self.recent = path;
         match frame {
             Frame::Announced { sequence } if sequence > self.base + self.groups.len() as u64 => {
                 Err(Malformed("a receive that was not announced is confirmed"))
@@ -153,7 +156,8 @@ impl Receiver {
         let place = self.place(chunk, bytes, total)?;
         // Senders match announcements in order: all up to this one have arrived.
         self.confirmed = self.confirmed.max(chunk.sequence + 1);
-        self.say_twice(Some(path), Frame::Ack { chunk, path: path as u8 }, out);
+        self.recent = path;
+        self.say_once(path, Frame::Ack { chunk, path: path as u8 }, out);
         if place == Place::Discard {
             self.copies += 1;
             return Ok(());
@@ -197,6 +201,15 @@ impl Receiver {
     /// True if the sender has not confirmed every announcement.
     pub fn has_unconfirmed(&self) -> bool {
         self.confirmed < self.base + self.groups.len() as u64
+    }
+
+    /// Every frame costs the sender a wake-up: one path is enough for what is repeated if it is lost.
+    fn say_once(&mut self, path: usize, frame: Frame, out: &mut Outbox) {
+        if self.up.get(path).copied().unwrap_or(false) {
+            out.frames.push((path, frame));
+        } else {
+            self.say_twice(None, frame, out);
+        }
     }
 
     fn say_twice(&mut self, first: Option<usize>, frame: Frame, out: &mut Outbox) {

@@ -1,7 +1,10 @@
-//! Requests of a connection: what the program's thread polls. A poll of an unfinished request is one atomic load.
+//! Requests of a connection: what the program's thread polls. A poll of an unfinished request is an atomic load and a look at the clock;
+//! now and then it looks at the sockets, too.
 
 use crate::limits::GROUPED_MAX;
 use crate::sender::RequestId;
+use crate::shared::Thread;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const FREE: u32 = 0;
@@ -25,6 +28,7 @@ pub struct Request {
     sizes: [AtomicU64; GROUPED_MAX],
     /// Number of messages.
     count: AtomicU32,
+    thread: Option<Arc<Thread>>,
 }
 
 impl Request {
@@ -37,7 +41,10 @@ impl Request {
                 Progress::Done(sizes)
             }
             FAILED => Progress::Failed,
-            _ => Progress::Pending,
+            _ => {
+                self.thread.iter().for_each(|t| t.polled());
+                Progress::Pending
+            }
         }
     }
 
@@ -55,8 +62,10 @@ pub struct Pool {
 }
 
 impl Pool {
-    pub fn new(size: usize) -> Self {
-        Pool { all: (0..size).map(|_| Request::default()).collect(), next: AtomicUsize::new(0) }
+    /// `thread`: the I/O thread that a poll of an unfinished request may help.
+    pub(crate) fn new(size: usize, thread: Option<Arc<Thread>>) -> Self {
+        let request = |_| Request { thread: thread.clone(), ..Request::default() };
+        Pool { all: (0..size).map(request).collect(), next: AtomicUsize::new(0) }
     }
 
     /// A free request; `None` if all are in use.
@@ -98,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_request_is_taken_done_once_and_free_again() {
-        let pool = Pool::new(2);
+        let pool = Pool::new(2, None);
         let (a, b) = (pool.take(1).unwrap(), pool.take(3).unwrap());
         assert_eq!((pool.take(1), pool.get(b).unwrap().count()), (None, 3));
         assert_eq!(pool.get(a).unwrap().poll(), Progress::Pending);

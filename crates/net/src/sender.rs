@@ -9,13 +9,13 @@
 //! ```
 //!
 //! A send takes the first announced slot with its tag; sends of one tag match in their order. A chunk goes to the path that would be done with it
-//! first: (unacknowledged bytes of this host on the path's rail + half a chunk) / rate of the rail, times the links that the path uses. The home path
-//! is preferred by one chunk. A chunk is held by at most one path at a time.
+//! first: (unacknowledged bytes of this host on the path's rail + half a chunk) / rate of the rail. A path over relays adds a chunk and the work that
+//! waits on each of its other links. The home path is preferred by one chunk. A chunk is held by at most one path at a time.
 
 use crate::frame::{Bitmap, Chunk, Frame, Slot, chunk_count, chunk_size};
 use crate::limits::{
-    ANNOUNCED_MAX, DEAD_ON_LIVE_RAIL_US, DEAD_US, PATHS_MAX, PING_US, RAIL_WORK_US_MAX, SENDS_MAX, WINDOW_BYTES_MAX,
-    WINDOW_CHUNKS, WINDOW_US,
+    ANNOUNCED_MAX, DEAD_ON_LIVE_RAIL_US, DEAD_RELAYED_US, DEAD_US, PATHS_MAX, PING_US, RAIL_WORK_US_MAX, SENDS_MAX,
+    WINDOW_BYTES_MAX, WINDOW_CHUNKS, WINDOW_US,
 };
 use crate::rails::Rails;
 use std::collections::VecDeque;
@@ -83,7 +83,9 @@ struct Path {
     up: bool,
     rail: usize,
     /// Links of hosts that the path uses; 1 for a direct path.
-    hops: u64,
+    links: u64,
+    /// Work that waits on its other links, microseconds.
+    price: Micros,
     held: VecDeque<Held>,
     held_bytes: u64,
     /// When an acknowledgement of one of its chunks, or a pong, arrived last.
@@ -138,11 +140,23 @@ impl Sender {
         }
     }
 
-    /// The path can carry chunks. `rail`: its first link on this host; `hops`: links that it uses.
-    pub fn path_up(&mut self, path: usize, rail: usize, hops: u64, now: Micros) {
+    /// The path can carry chunks. `rail`: its first link on this host; `links`: links that it uses.
+    pub fn path_up(&mut self, path: usize, rail: usize, links: u64, now: Micros) {
         if let Some(p) = self.paths.get_mut(path) {
-            (p.up, p.rail, p.hops, p.moved, p.pinged) = (true, rail, hops.max(1), now, 0);
+            (p.up, p.rail, p.links, p.moved, p.pinged) = (true, rail, links.max(1), now, 0);
         }
+    }
+
+    /// The work that waits on a path's links behind the first one, microseconds.
+    pub fn set_price(&mut self, path: usize, price: Micros) {
+        if let Some(p) = self.paths.get_mut(path) {
+            p.price = price;
+        }
+    }
+
+    /// The preferred path.
+    pub fn set_home(&mut self, path: usize) {
+        self.home = path;
     }
 
     /// The path carries nothing any more; its chunks go again over other paths.
@@ -399,14 +413,15 @@ impl Sender {
             let rate = u128::from(rails.rate(p.rail).max(1));
             let backlog = u128::from(rails.backlog(p.rail));
             let window = (rate * u128::from(WINDOW_US) / 1_000_000)
-                .clamp(chunk * u128::from(WINDOW_CHUNKS), u128::from(WINDOW_BYTES_MAX).max(chunk * 4));
+                .clamp(chunk * u128::from(WINDOW_CHUNKS), u128::from(WINDOW_BYTES_MAX).max(chunk * 4))
+                * u128::from(p.links);
             let full = u128::from(p.held_bytes) + chunk > window.max(chunk) || p.held.len() >= 4096;
             let long = backlog > 8 * chunk && backlog * 1_000_000 > rate * u128::from(RAIL_WORK_US_MAX);
             let open = *ready && !full && !long;
             // In nanoseconds; a path that cannot take a chunk must move one first.
-            let bytes = (backlog + chunk / 2 + if open { 0 } else { chunk }) * u128::from(p.hops);
+            let bytes = backlog + chunk / 2 + if open { 0 } else { chunk } + chunk * u128::from(p.links - 1);
             let home = if i == self.home { 0 } else { chunk };
-            let time = (bytes + home) * 1_000_000_000 / rate;
+            let time = (bytes + home) * 1_000_000_000 / rate + u128::from(p.price) * 1_000;
             if best.is_none_or(|b| time < b.0) {
                 best = Some((time, i, open));
             }
@@ -436,7 +451,9 @@ impl Sender {
         for i in 0..PATHS_MAX {
             let Some(p) = self.paths.get(i) else { continue };
             let Some(still) = since(p).filter(|t| *t > DEAD_US) else { continue };
-            let rail_dead = now.saturating_sub(rails.last_moved(p.rail)) > DEAD_US;
+            // The rail of a path over relays says nothing about the path's other links.
+            let relayed = p.links > 1 && still > DEAD_RELAYED_US;
+            let rail_dead = now.saturating_sub(rails.last_moved(p.rail)) > DEAD_US || relayed;
             let other = |(k, q): (usize, &Path)| k != i && q.up && now.saturating_sub(q.moved) < DEAD_US;
             if (rail_dead || still > DEAD_ON_LIVE_RAIL_US) && self.paths.iter().enumerate().any(other) {
                 self.path_down(i, rails);

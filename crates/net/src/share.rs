@@ -155,7 +155,7 @@ impl Boards {
             }
             return false;
         }
-        // The server has ended. Whoever binds the name first serves; all hold the same memory.
+        // The server has ended. The first process that binds the name serves; all hold the same memory.
         match bind(&self.name) {
             Ok(listener) => {
                 role.server = None;
@@ -217,7 +217,7 @@ mod tests {
         let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&name).ok()).take(100_000).collect();
         assert!(connect(&name).is_err(), "{} connections fill the queue", waiting.len());
         let (done, opened) = std::sync::mpsc::channel();
-        std::thread::spawn(move || done.send(Boards::open(Some(&name), 1, [0; RAILS_MAX], 0)));
+        std::thread::spawn(move || _ = done.send(Boards::open(Some(&name), 1, [0; RAILS_MAX], 0)));
         let boards = opened.recv_timeout(Duration::from_secs(60)).expect("opening a board does not wait").unwrap();
         assert!(!boards.is_shared);
     }

@@ -3,15 +3,17 @@
 use crate::buffer::Buffer;
 use crate::endpoint::NetError;
 use crate::handle::{Handle, RailAddress};
+use crate::io::Io;
 use crate::limits::GROUPED_MAX;
 use crate::request::Pool;
 use crate::sender::{Micros, RequestId};
 use crate::sockets::Socket;
 use rustix::event::EventfdFlags;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Locks; a thread that panicked leaves data that is still valid.
@@ -59,6 +61,10 @@ pub(crate) enum Post {
 pub struct Counts {
     /// Messages sent.
     pub messages: AtomicU64,
+    /// Payload bytes received, and the chunks that they came in.
+    pub received: AtomicU64,
+    /// See `received`.
+    pub chunks: AtomicU64,
     /// Chunks that went out again.
     pub repeated: AtomicU64,
     /// Chunks that arrived again.
@@ -67,6 +73,8 @@ pub struct Counts {
     pub lost_paths: AtomicU64,
     /// Paths that came back.
     pub returned_paths: AtomicU64,
+    /// Bytes of other hosts' paths that went through this process.
+    pub relayed: AtomicU64,
     /// Payload bytes that left on each rail.
     pub bytes: [AtomicU64; crate::limits::RAILS_MAX],
 }
@@ -91,7 +99,7 @@ impl Shared {
     pub fn new(key: u64, requests: usize, thread: Arc<Thread>, status: Status) -> Self {
         Shared {
             key,
-            pool: Pool::new(requests),
+            pool: Pool::new(requests, Some(thread.clone())),
             posts: Mutex::default(),
             queued: AtomicBool::new(false),
             status: AtomicU8::new(status as u8),
@@ -128,8 +136,18 @@ impl Shared {
     pub fn post(&self, post: Post) {
         lock(&self.posts).push(post);
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.thread.hand_over(Job::Post(self.key));
+            self.thread.hand_over_and_help(Job::Post(self.key));
         }
+        // A panic fails all requests after it is flagged: this request, too, or the flag shows here.
+        if self.thread.is_abandoned() {
+            self.pool.fail_all();
+        }
+    }
+
+    /// The I/O thread has panicked.
+    fn abandon(&self) {
+        self.fail(PANICKED);
+        self.set_detached();
     }
 
     /// All requests are in use.
@@ -173,7 +191,6 @@ pub(crate) enum Job {
         chunk: u32,
         connection: u64,
         listener: u64,
-        near: bool,
     },
     /// A path of a receiving connection.
     Adopt {
@@ -185,6 +202,10 @@ pub(crate) enum Job {
     Close(u64),
     /// A path does not move: other connections on the same pair of rails need not find out by themselves.
     Suspect(Link),
+    /// The ways to other hosts may have changed.
+    Ways,
+    #[cfg(test)]
+    Panic,
 }
 
 /// A pair of rails between this host and another.
@@ -205,7 +226,29 @@ pub(crate) struct Thread {
     /// Connections that live on the thread.
     pub connections: AtomicU64,
     pub stop: AtomicBool,
+    /// The thread's connections, so that a panic fails them all, also those whose job it had just taken.
+    members: Mutex<HashMap<u64, Weak<Shared>>>,
+    /// The thread has panicked.
+    abandoned: AtomicBool,
+    /// State of the thread. A program's thread that polls takes it for a moment: with more processes than cores, a wake-up of the I/O thread takes
+    /// longer than the work.
+    pub io: Mutex<Option<Io>>,
+    /// When a program's thread helped last, microseconds after `begin`.
+    helped: AtomicU64,
+    /// So many bytes move that the I/O thread is busy anyway, and the program's thread stays out, unless no work was done for [`STARVED_US`].
+    loaded: AtomicBool,
+    worked: AtomicU64,
+    begin: Instant,
 }
+
+/// Microseconds between two looks at the sockets by polls of unfinished requests. A look takes about a microsecond, a poll without it 50 ns, so that
+/// less than one poll in a hundred looks. After a thread had to wait for a core, its first poll looks.
+const HELP_US: Micros = 10;
+/// A busy I/O thread that did nothing for this time waits for a core.
+const STARVED_US: Micros = 3_000;
+
+/// What the requests of a connection fail with whose I/O thread has panicked.
+pub(crate) const PANICKED: &str = "an I/O thread has panicked";
 
 impl Thread {
     pub fn new() -> io::Result<Self> {
@@ -216,16 +259,116 @@ impl Thread {
             event,
             connections: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            members: Mutex::default(),
+            abandoned: AtomicBool::new(false),
+            io: Mutex::new(None),
+            helped: AtomicU64::new(0),
+            loaded: AtomicBool::new(false),
+            worked: AtomicU64::new(0),
+            begin: Instant::now(),
         })
+    }
+
+    /// A new connection of this thread. After a panic of the thread it has failed already.
+    pub fn connection(self: &Arc<Self>, key: u64, requests: usize) -> Arc<Shared> {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(Shared::new(key, requests, self.clone(), Status::Connecting));
+        let mut members = lock(&self.members);
+        if self.is_abandoned() {
+            shared.abandon();
+        } else {
+            members.insert(key, Arc::downgrade(&shared));
+        }
+        drop(members);
+        shared
+    }
+
+    /// The connection is over.
+    pub fn forget(&self, key: u64) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.members).remove(&key);
+    }
+
+    /// The thread has panicked and touches no buffer any more: fails its connections, and refuses jobs from now on.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+        lock(&self.jobs).clear();
+        let all = std::mem::take(&mut *lock(&self.members));
+        all.into_values().filter_map(|s| s.upgrade()).for_each(|s| s.abandon());
+    }
+
+    /// A program's thread has polled an unfinished request: it looks at the sockets itself if [`HELP_US`] have passed.
+    pub fn polled(&self) {
+        if self.since_help() >= HELP_US {
+            self.help();
+        }
+    }
+
+    fn elapsed(&self) -> Micros {
+        self.begin.elapsed().as_micros() as u64
+    }
+
+    /// Microseconds since a program's thread helped.
+    pub fn since_help(&self) -> Micros {
+        self.elapsed().saturating_sub(self.helped.load(Ordering::Relaxed))
+    }
+
+    /// A program's thread helps now.
+    pub fn helps(&self) {
+        self.helped.store(self.elapsed(), Ordering::Relaxed);
+    }
+
+    /// Work is being done; `loaded`: so much that it is for the I/O thread.
+    pub fn works(&self, loaded: bool) {
+        self.loaded.store(loaded, Ordering::Relaxed);
+        self.worked.store(self.elapsed(), Ordering::Relaxed);
+    }
+
+    /// Does the I/O thread's work once, without waiting. False: another thread is at it, or so much is to do that the I/O thread shall do it.
+    pub fn help(&self) -> bool {
+        if self.loaded.load(Ordering::Relaxed) && self.elapsed() < self.worked.load(Ordering::Relaxed) + STARVED_US {
+            return false;
+        }
+        let Ok(mut guard) = self.io.try_lock() else { return false };
+        let Some(io) = guard.as_mut() else { return false };
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| io.help())) {
+            Ok(helped) => helped,
+            Err(_) => {
+                let io = guard.take();
+                drop(guard);
+                io.into_iter().for_each(Io::abandon);
+                true
+            }
+        }
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
     }
 
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
+    /// A thread that has panicked ignores jobs: its connections have failed.
     pub fn hand_over(&self, job: Job) {
-        lock(&self.jobs).push(job);
+        self.push(job);
         self.wake();
+    }
+
+    /// Hands a job over and does it, if no other thread is at work.
+    pub fn hand_over_and_help(&self, job: Job) {
+        self.push(job);
+        if !self.help() {
+            self.wake();
+        }
+    }
+
+    fn push(&self, job: Job) {
+        let mut jobs = lock(&self.jobs);
+        if !self.is_abandoned() {
+            jobs.push(job);
+        }
     }
 
     pub fn wake(&self) {
@@ -258,12 +401,6 @@ impl Thread {
     }
 }
 
-/// A receiving connection that the listening side knows.
-#[derive(Debug)]
-pub(crate) struct Known {
-    pub shared: Arc<Shared>,
-}
-
 /// A listener's state in the process.
 #[derive(Debug)]
 pub(crate) struct Listening {
@@ -272,7 +409,8 @@ pub(crate) struct Listening {
     pub open: bool,
     /// Connections with a path that the program has not accepted yet.
     pub ready: std::collections::VecDeque<Arc<Shared>>,
-    pub known: std::collections::HashMap<u64, Known>,
+    /// By the random number of the connection.
+    pub known: HashMap<u64, Arc<Shared>>,
     /// Connections that are over, the last [`OVER_MAX`]: a late path of one must not begin it anew.
     pub over: std::collections::VecDeque<u64>,
 }
@@ -286,7 +424,7 @@ pub(crate) struct Common {
     pub settings: crate::endpoint::Settings,
     pub clock: Clock,
     pub threads: Vec<Arc<Thread>>,
-    pub listeners: Mutex<std::collections::HashMap<u64, Listening>>,
+    pub listeners: Mutex<HashMap<u64, Listening>>,
     /// Where this process listens, one address per rail.
     pub addresses: Vec<RailAddress>,
     pub counts: Counts,
@@ -294,6 +432,10 @@ pub(crate) struct Common {
     pub host: u64,
     pub next_key: AtomicU64,
     pub board: crate::share::Boards,
+    /// Lending processes of other hosts.
+    pub map: Mutex<crate::reach::Map>,
+    /// Random number of the process.
+    pub owner: u64,
     /// Closed connections whose last bytes are on their way.
     pub lingering: AtomicU64,
     pub process: u32,
@@ -309,8 +451,11 @@ impl Common {
         self.next_key.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The thread with the fewest connections.
+    /// The thread with the fewest connections; `None` once an I/O thread has panicked.
     pub fn thread(&self) -> Option<Arc<Thread>> {
+        if self.threads.iter().any(|t| t.is_abandoned()) {
+            return None;
+        }
         self.threads.iter().min_by_key(|t| t.connections.load(Ordering::Relaxed)).cloned()
     }
 

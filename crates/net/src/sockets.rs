@@ -11,9 +11,14 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Send buffer, bytes; the kernel doubles it. Small, so that few bytes are committed to a rail that turns out slow.
 const SEND_BUFFER_BYTES: usize = 128 << 10;
-/// Time after which a connection whose peer's host answers nothing is broken, milliseconds. A stopped process does not matter: its kernel answers.
-const SILENT_HOST_MS: u32 = 20_000;
-const KEEP_ALIVE_S: u64 = 5;
+/// Time after which a path whose peer's host answers nothing is broken, milliseconds, if bytes wait for an acknowledgement. A stopped process does not
+/// matter: its kernel answers.
+const SILENT_HOST_MS: u32 = 12_000;
+/// An idle path asks its peer's kernel for a sign of life after this time and at this interval, seconds. Linux looks at [`SILENT_HOST_MS`] only at
+/// these moments, and counts unacknowledged bytes from the first repetition, about 0.2 s later.
+const KEEP_ALIVE_S: u32 = 3;
+/// The longest time until a silent host has broken a path, microseconds.
+pub(crate) const SILENT_HOST_US_MAX: u64 = SILENT_HOST_MS as u64 * 1_000 + KEEP_ALIVE_S as u64 * 1_000_000;
 /// Sockets that a forked child closes; further ones stay open there.
 const TABLE: usize = 8192;
 
@@ -60,9 +65,10 @@ impl Socket {
         sockopt::set_tcp_nodelay(self, true)?;
         sockopt::set_socket_send_buffer_size(self, SEND_BUFFER_BYTES)?;
         sockopt::set_socket_keepalive(self, true)?;
-        sockopt::set_tcp_keepidle(self, std::time::Duration::from_secs(KEEP_ALIVE_S))?;
-        sockopt::set_tcp_keepintvl(self, std::time::Duration::from_secs(KEEP_ALIVE_S))?;
-        sockopt::set_tcp_keepcnt(self, 3)?;
+        let pause = std::time::Duration::from_secs(u64::from(KEEP_ALIVE_S));
+        sockopt::set_tcp_keepidle(self, pause)?;
+        sockopt::set_tcp_keepintvl(self, pause)?;
+        sockopt::set_tcp_keepcnt(self, SILENT_HOST_MS / 1_000 / KEEP_ALIVE_S)?;
         Ok(sockopt::set_tcp_user_timeout(self, SILENT_HOST_MS)?)
     }
 

@@ -229,5 +229,5 @@ fn a_listener_is_used_again_and_each_connection_is_accepted_once() {
         done(|| s.request(sent).unwrap().poll());
         assert!(from == to);
     }
-    assert!(listen.accept().is_none(), "a connection that nobody made");
+    assert!(listen.accept().is_none(), "a connection is accepted twice");
 }

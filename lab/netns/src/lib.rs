@@ -163,6 +163,30 @@ impl NetBox {
         Ok(netbox)
     }
 
+    /// Adds a management network: a NIC called `mgmt` per host, unshaped, all on one switch. Returns the hosts' addresses. Programs start over it where
+    /// not all hosts are neighbours.
+    ///
+    /// # Errors
+    /// See [`NetBoxError`].
+    pub fn add_management(&mut self) -> Result<Vec<IpAddr>, NetBoxError> {
+        let prefix = self.hosts.first().and_then(|h| h.strip_suffix(".host0")).unwrap_or_default();
+        let switch = format!("{prefix}.mgmt");
+        programs::run("ip", &["netns", "add", &switch], "")?;
+        self.namespaces.push(switch.clone());
+        let mut at_switch = vec!["link add mgmt type bridge mcast_snooping 0".to_string(), "link set mgmt up".into()];
+        let mut all = Vec::new();
+        for (h, host) in self.hosts.iter().enumerate() {
+            let pair = format!("link add mgmt netns {host} type veth peer name h{h} netns {switch}\n");
+            programs::run("ip", &["-batch", "-"], &pair)?;
+            let address = Ipv4Addr::new(10, 127, 0, h as u8 + 1);
+            programs::inside(host, "ip", &[format!("addr add {address}/24 dev mgmt"), "link set mgmt up".into()])?;
+            at_switch.extend([format!("link set h{h} master mgmt"), format!("link set h{h} up")]);
+            all.push(address.into());
+        }
+        programs::inside(&switch, "ip", &at_switch)?;
+        Ok(all)
+    }
+
     /// Number of hosts.
     pub fn hosts(&self) -> usize {
         self.hosts.len()
