@@ -94,6 +94,12 @@ struct Greeting {
     until: Micros,
 }
 
+/// [`STRANGERS_MAX`], or an eighth of the descriptors that this process may have.
+fn strangers_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(STRANGERS_MAX, |n| usize::try_from(n / 8).unwrap_or(STRANGERS_MAX).clamp(8, STRANGERS_MAX))
+}
+
 /// A path of other hosts whose next link is being dialled.
 #[derive(Debug)]
 struct Asked {
@@ -115,6 +121,10 @@ pub(crate) struct Io {
     targets: HashMap<u64, Target>,
     connections: HashMap<u64, Connection>,
     greetings: HashMap<u64, Greeting>,
+    /// Greetings of strangers at once: their sockets are descriptors of the program.
+    strangers_max: usize,
+    /// Listeners that could not accept, for example because the process has no descriptor left, with their keys. They rest until the next tick.
+    paused: Vec<(usize, u64)>,
     asked: HashMap<u64, Asked>,
     relays: HashMap<u64, Relay>,
     discovery: Option<Discovery>,
@@ -150,6 +160,8 @@ impl Io {
             targets: HashMap::new(),
             connections: HashMap::new(),
             greetings: HashMap::new(),
+            strangers_max: strangers_max(),
+            paused: Vec::new(),
             asked: HashMap::new(),
             relays: HashMap::new(),
             discovery: None,
@@ -474,9 +486,13 @@ impl Io {
     fn accept(&mut self, i: usize, now: Micros) {
         for _ in 0..64 {
             let Some(l) = self.listeners.get(i) else { return };
-            let Ok(Some(socket)) = l.accept() else { return };
+            let socket = match l.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(_) => return self.pause(i),
+            };
             let strangers = self.greetings.values().filter(|g| g.dials.is_none()).count();
-            let Some(nonce) = auth::nonce().ok().filter(|_| strangers < STRANGERS_MAX) else { continue };
+            let Some(nonce) = auth::nonce().ok().filter(|_| strangers < self.strangers_max) else { continue };
             let greeting = Greeting {
                 socket,
                 stage: Stage::Accepted,
@@ -490,6 +506,24 @@ impl Io {
             };
             self.begin_greeting(greeting, EventFlags::IN);
             self.watching = true;
+        }
+    }
+
+    /// A connection that cannot be accepted stays in the queue, and epoll would report it again and again.
+    fn pause(&mut self, i: usize) {
+        let key = self.targets.iter().find(|(_, t)| matches!(t, Target::Listener(l) if *l == i)).map(|(key, _)| *key);
+        let (Some(key), Some(l)) = (key, self.listeners.get(i)) else { return };
+        if epoll::modify(&self.epoll, l, EventData::new_u64(key), EventFlags::empty()).is_ok() {
+            self.paused.push((i, key));
+            self.watching = true;
+        }
+    }
+
+    fn resume(&mut self) {
+        for (i, key) in std::mem::take(&mut self.paused) {
+            if let Some(l) = self.listeners.get(i) {
+                let _ = epoll::modify(&self.epoll, l, EventData::new_u64(key), EventFlags::IN);
+            }
         }
     }
 
@@ -634,6 +668,7 @@ impl Io {
 
     fn tick(&mut self, now: Micros) {
         self.ticked = now;
+        self.resume();
         let late: Vec<u64> = self.greetings.iter().filter(|(_, g)| now >= g.until).map(|(k, _)| *k).collect();
         late.into_iter().for_each(|key| self.give_up(key, now));
         let late: Vec<u64> = self.asked.iter().filter(|(_, a)| now >= a.until).map(|(k, _)| *k).collect();

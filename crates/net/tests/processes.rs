@@ -2,6 +2,7 @@
 
 use net::{Buffer, Endpoint, Progress, Rail, Settings};
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,9 @@ fn buffer(v: &mut [u8]) -> Buffer {
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
+    if role == "starves" {
+        return starve();
+    }
     let e = endpoint();
     let (listen, handle) = e.listen(0).unwrap();
     println!("\nhandle {}", hex(&handle));
@@ -125,4 +129,70 @@ fn a_killed_receiver_is_an_error_at_the_sender() {
 #[test]
 fn a_killed_sender_is_an_error_at_the_receiver() {
     kill("sends");
+}
+
+/// Not a test of its own: a process with few descriptors that only listens. Prints its ports; then, when told to go on, the share of a core that it
+/// takes and whether it can open a file.
+fn starve() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let few = rustix::process::Rlimit { current: Some(96), maximum: limit.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    let e = endpoint();
+    let _listen = e.listen(0).unwrap();
+    println!("\nready");
+    std::io::stdout().flush().unwrap();
+    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    let ticks = || -> u64 {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let after = stat.rsplit(')').next().unwrap_or_default().to_owned();
+        after.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
+    };
+    let opens = std::fs::File::open("/dev/null").is_ok();
+    let (before, begin) = (ticks(), Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    let share = (ticks() - before) as f64 / 100.0 / begin.elapsed().as_secs_f64();
+    println!("\nopens {opens} share {share:.2}");
+}
+
+/// Addresses at which a process listens.
+fn addresses(process: u32) -> Vec<SocketAddr> {
+    let of = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let sockets: Vec<String> = of
+        .filter_map(|f| {
+            std::fs::read_link(f.path()).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned)
+        })
+        .collect();
+    let table = std::fs::read_to_string(format!("/proc/{process}/net/tcp")).unwrap();
+    let listens = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_own = words.get(3) == Some(&"0A") && sockets.iter().any(|s| words.get(9) == Some(&s.as_str()));
+        let (ip, port) = words.get(1).filter(|_| is_own)?.split_once(':')?;
+        let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.swap_bytes());
+        Some(SocketAddr::from((ip, u16::from_str_radix(port, 16).ok()?)))
+    };
+    table.lines().filter_map(listens).collect()
+}
+
+#[test]
+fn strangers_that_say_nothing_take_neither_the_programs_descriptors_nor_its_time() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "role", "--nocapture", "--test-threads=1"])
+        .env(ROLE, "starves")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(out.any(|l| l == "ready"));
+    let listens = addresses(child.id());
+    assert!(!listens.is_empty());
+    let dial = |i: usize| TcpStream::connect_timeout(&listens[i % listens.len()], Duration::from_secs(1)).ok();
+    let strangers: Vec<TcpStream> = (0..200).filter_map(dial).collect();
+    assert!(strangers.len() > 100, "{} connections", strangers.len());
+    std::thread::sleep(Duration::from_millis(300));
+    writeln!(child.stdin.as_mut().unwrap()).unwrap();
+    let said = out.find(|l| l.starts_with("opens")).unwrap();
+    child.wait().unwrap();
+    let share: f64 = said.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(said.starts_with("opens true") && share < 0.5, "{said}");
 }
