@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin test-plugin-matrix test-plugin-hostile demo audit bench bench-place bench-net fmt fuzz miri
+.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin test-plugin-matrix test-plugin-hostile demo audit bench bench-place bench-net bench-server fmt fuzz miri
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ bench-place: ## placement evaluated in full, under 60 minutes; goes on where it 
 
 bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 20 minutes, needs root
 	@scripts/bench-net.sh
+
+bench-server: ## decisions per second of a server beside the engine's own, at 1,024 GPUs; 20 seconds
+	@scripts/bench-server.sh
 
 fmt: ## format the code
 	@scripts/cargo.sh fmt --all

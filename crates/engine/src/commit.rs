@@ -4,9 +4,9 @@ use crate::answer::{CommittedJob, PlaceAnswer};
 use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::request::{PlaceQuery, PlaceRequest};
-use store::{By, Once};
 use store::once::{ANSWER_BYTES_MAX, digest};
 use store::state::{Commit, Committed, NewJob, check_job_id};
+use store::{By, Once};
 
 /// Number of decisions without a turn. Later decisions take a turn ([`store::state::Turns`]) and compete only with
 /// requests that have none.

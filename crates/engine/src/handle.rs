@@ -4,9 +4,10 @@ use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::{
     AllocateAnswer, AllocateRequest, CorrectRequest, DiagnoseAnswer, DiagnoseRequest, DrainAnswer, DrainRequest,
-    EventsAnswer, EventsRequest, ExplainAnswer, ExplainRequest, FitAnswer, FitRequest, HostsAnswer, HostsRequest, JobAnswer, JobRequest, LearnAnswer, LearnRequest, ModelAnswer, ModelRequest, ObserveAnswer, ObserveRequest,
-    PlaceAnswer, PlaceRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, ReleaseAnswer, ReleaseRequest, RenewRequest,
-    StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest, WithdrawRequest,
+    EventsAnswer, EventsRequest, ExplainAnswer, ExplainRequest, FitAnswer, FitRequest, HostsAnswer, HostsRequest,
+    JobAnswer, JobRequest, LearnAnswer, LearnRequest, ModelAnswer, ModelRequest, ObserveAnswer, ObserveRequest,
+    PlaceAnswer, PlaceRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, ReleaseAnswer, ReleaseRequest,
+    RenewRequest, StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest, WithdrawRequest,
 };
 use serde::{Deserialize, Serialize};
 use store::By;

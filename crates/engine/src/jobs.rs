@@ -5,8 +5,8 @@ use crate::gpus::GpuList;
 use crate::hold::Engine;
 use diagnose::Component;
 use serde::{Deserialize, Serialize};
-use store::{By, Once};
 use store::state::{Allocated, NewJob, Snapshot, Suspect};
+use store::{By, Once};
 use topology::{Allocation, Bytes};
 
 /// Allocates named GPUs to a job.

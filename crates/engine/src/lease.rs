@@ -4,8 +4,8 @@ use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::jobs::JobAnswer;
 use serde::{Deserialize, Serialize};
-use store::state::{JobHeld, StateError};
 use store::By;
+use store::state::{JobHeld, StateError};
 
 /// Maximum number of jobs that an error names.
 const NAMED_MAX: usize = 5;

@@ -38,11 +38,7 @@ impl Engine {
     }
 
     /// The same for a request in the clients' form.
-    pub fn place_request<'a>(
-        &self,
-        request: &PlaceRequest,
-        by: impl Into<By<'a>>,
-    ) -> Result<PlaceAnswer, EngineError> {
+    pub fn place_request<'a>(&self, request: &PlaceRequest, by: impl Into<By<'a>>) -> Result<PlaceAnswer, EngineError> {
         self.place(&request.read(&self.cluster, &self.searches, self.default_size())?, by)
     }
 

@@ -174,7 +174,15 @@ pub struct PlaceQuery {
 impl PlaceQuery {
     /// A request without a commit, with the default search.
     pub fn new(request: Request) -> PlaceQuery {
-        PlaceQuery { request, search: "auto".into(), seed: 0, measured: Vec::new(), commit: None, lease_s: None, key: None }
+        PlaceQuery {
+            request,
+            search: "auto".into(),
+            seed: 0,
+            measured: Vec::new(),
+            commit: None,
+            lease_s: None,
+            key: None,
+        }
     }
 }
 
@@ -184,14 +192,8 @@ impl PlaceRequest {
         let defaults =
             Defaults { size, contention: Contention::of(cluster), loss_weight: 0.0, slack: place::Slack::default() };
         let reader = Reader::new(cluster, defaults, known);
-        let mut job = PlaceRequest {
-            seed: 0,
-            measured: Vec::new(),
-            commit: None,
-            lease_s: None,
-            key: None,
-            ..self.clone()
-        };
+        let mut job =
+            PlaceRequest { seed: 0, measured: Vec::new(), commit: None, lease_s: None, key: None, ..self.clone() };
         let search = job.search.take().unwrap_or_else(|| "auto".into());
         let mut value = serde_json::to_value(&job).map_err(EngineError::bad)?;
         value.as_object_mut().map(|m| m.remove("seed"));

@@ -1,9 +1,9 @@
 //! Changes of a state: allocate, release, drain, suspect.
 
-use super::read::{JobHeld, Suspect, snapshot, suspects};
-use super::{JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
 use super::event::log;
 use super::lease::check_lease;
+use super::read::{JobHeld, Suspect, snapshot, suspects};
+use super::{JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
 use crate::once::{self, Done, Once};
 use crate::readings::By;
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -113,12 +113,7 @@ impl State {
 
     /// Drains GPUs: no job gets them from now on. Jobs that hold some of them keep them. A repetition replaces the reason. Returns the jobs
     /// that hold some of them.
-    pub fn drain<'a>(
-        &mut self,
-        gpus: &Allocation,
-        reason: &str,
-        by: impl Into<By<'a>>,
-    ) -> Result<Drain, StateError> {
+    pub fn drain<'a>(&mut self, gpus: &Allocation, reason: &str, by: impl Into<By<'a>>) -> Result<Drain, StateError> {
         self.drain_once(gpus, reason, None, by).map(|d| d.value)
     }
 

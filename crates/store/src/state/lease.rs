@@ -17,9 +17,9 @@ const EXPIRED_MAX: i64 = 1000;
 
 pub(super) fn check_lease(lease_s: Option<f64>) -> Result<(), StateError> {
     match lease_s {
-        Some(s) if !(LEASE_S_MIN..=LEASE_S_MAX).contains(&s) => Err(StateError::Invalid(format!(
-            "the lease is {s} seconds; {LEASE_S_MIN} to {LEASE_S_MAX} was expected"
-        ))),
+        Some(s) if !(LEASE_S_MIN..=LEASE_S_MAX).contains(&s) => {
+            Err(StateError::Invalid(format!("the lease is {s} seconds; {LEASE_S_MIN} to {LEASE_S_MAX} was expected")))
+        }
         _ => Ok(()),
     }
 }
@@ -71,9 +71,10 @@ impl State {
     /// number of leases.
     pub fn restart_leases(&mut self, at_unix_s: f64) -> Result<usize, StateError> {
         self.write(|tx, _, path| {
-            tx.execute("UPDATE job SET lease_until_unix_s = ?1 + lease_s WHERE lease_until_unix_s < ?1 + lease_s", [
-                at_unix_s,
-            ])
+            tx.execute(
+                "UPDATE job SET lease_until_unix_s = ?1 + lease_s WHERE lease_until_unix_s < ?1 + lease_s",
+                [at_unix_s],
+            )
             .map_err(|e| StateError::of("write to", path, &e))
         })
     }
