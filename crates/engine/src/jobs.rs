@@ -14,6 +14,7 @@ use topology::{Allocation, Bytes};
 #[serde(deny_unknown_fields)]
 pub struct AllocateRequest {
     /// The job.
+    #[serde(default)]
     pub job: String,
     /// GPUs such as `n0:3`; a host means all its GPUs.
     pub gpus: Vec<String>,

@@ -247,3 +247,27 @@ fn a_server_that_cannot_start_says_why() {
     let (code, text) = said(&["--listen", &taken.local_addr().unwrap().to_string()]);
     assert!(code == Some(2) && text.contains("cannot listen on"), "{text}");
 }
+
+#[test]
+fn a_fit_is_written_beside_the_state_and_used_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = serve(dir.path(), &[]);
+    let a = agent();
+    let fit = r#"{"kind":"nccl","collective":"all_gather"}"#;
+    let (status, task) = ask(&a, served.at, "POST", "/v1/models/fit", "x", fit).unwrap();
+    assert_eq!(status, 202, "{task}");
+    let start = Instant::now();
+    loop {
+        let (_, t) = ask(&a, served.at, "GET", &format!("/v1/tasks/{}", task["id"]), "x", "").unwrap();
+        if t["state"] == "done" {
+            break;
+        }
+        assert!(t["state"] != "failed" && start.elapsed() < Duration::from_secs(60), "{t}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(served);
+    assert!(dir.path().join("s.model.json").is_file() && dir.path().join("s.readings.db").is_file());
+    let served = serve(dir.path(), &[]);
+    let (_, model) = ask(&a, served.at, "GET", "/v1/models", "x", "").unwrap();
+    assert_eq!(model["collective"], "all_gather", "{model}");
+}

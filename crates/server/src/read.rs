@@ -68,12 +68,18 @@ pub fn excerpt(text: &str) -> String {
     text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
 }
 
-/// Reads JSON. The message of an error has line and column.
+/// Reads a JSON object. The message of an error has line and column.
 pub fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|e| {
+    let wrong = |e: serde_json::Error| {
         let code = if e.is_data() { "bad_request" } else { "bad_json" };
         Problem::bad(code, format!("the body cannot be read: {}", excerpt(&e.to_string())))
-    })
+    };
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        // A list would be read as the values of the fields in their order.
+        serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(wrong)?;
+        return Err(Problem::bad("bad_request", "the body cannot be read: an object was expected"));
+    }
+    serde_json::from_slice(bytes).map_err(wrong)
 }
 
 /// Reads the query of an address.

@@ -294,7 +294,8 @@ fn pages_need_no_script_and_show_the_state_with_everything_escaped() {
         }
     }
     let map = s.get("/");
-    assert_eq!(map.text.matches("href=\"/jobs/train-7\" title").count(), 4);
+    let plain = map.text.replace("&#x2f;", "/");
+    assert_eq!(plain.matches("href=\"/jobs/train-7\" title").count(), 4, "{plain}");
     assert!(map.text.contains("&lt;script&gt;"), "{}", map.text);
     let what_if = s.get("/what-if?gpus=8&per_host=&hosts_max=&exclude=n0");
     let answer = s.post("/v1/place", &json!({"gpus": 8, "constraints": {"excluded_hosts": ["n0"]}})).json();

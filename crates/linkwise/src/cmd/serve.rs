@@ -70,7 +70,8 @@ struct Keeper(PathBuf);
 
 impl Keeper {
     fn write(&self, text: String) -> Result<(), String> {
-        let _lock = FileLock::acquire(&self.0).map_err(|e| e.to_string())?;
+        let lock = self.0.is_file().then(|| FileLock::acquire(&self.0));
+        let _lock = lock.transpose().map_err(|e| e.to_string())?;
         write_atomic(&self.0, text).map_err(|e| e.to_string())
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use server::auth::{Scope, hash, new_token};
 use server::{Config, Running, start};
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 use store::state::NewToken;
@@ -139,12 +139,11 @@ impl Server {
         self.send("POST", path, &headers, body.to_string().as_bytes())
     }
 
-    /// Writes bytes, then reads until the server closes, at most half a minute. Errors of the connection end the reading.
+    /// Writes bytes, then reads until the server closes or says nothing for some seconds. Errors of the connection end the reading.
     pub fn raw(&self, bytes: &[u8]) -> String {
         let mut s = TcpStream::connect(self.at).unwrap();
-        s.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        s.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let _ = s.write_all(bytes);
-        let _ = s.shutdown(Shutdown::Write);
         read_all(&mut s)
     }
 }
