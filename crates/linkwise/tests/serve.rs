@@ -6,13 +6,15 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 /// Number of kills; `LINKWISE_KILLS=100` for the long check.
 const KILLS: usize = 10;
 const CLIENTS: u64 = 6;
+/// Answers of a server before it is killed.
+const ANSWERS: usize = 24;
 
 struct Served {
     child: Child,
@@ -82,7 +84,7 @@ fn gpus(v: &Value) -> BTreeSet<String> {
 
 /// Allocates and releases until it is told to stop. Every request is repeated under its key until it is answered; some are repeated
 /// after their answer, and the second answer must be the first.
-fn client(number: u64, at: &RwLock<SocketAddr>, stop: &AtomicBool) -> (Vec<Held>, usize) {
+fn client(number: u64, at: &RwLock<SocketAddr>, answers: &AtomicUsize, stop: &AtomicBool) -> (Vec<Held>, usize) {
     let agent = agent();
     let (mut history, mut open, mut tries): (Vec<Held>, Vec<usize>, usize) = (Vec::new(), Vec::new(), 0);
     let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -97,7 +99,10 @@ fn client(number: u64, at: &RwLock<SocketAddr>, stop: &AtomicBool) -> (Vec<Held>
             tries += 1;
             let now = *at.read().unwrap();
             match ask(&agent, now, method, path, key, body) {
-                Some((status, v)) if status < 500 && status != 429 => return (status, v),
+                Some((status, v)) if status < 500 && status != 429 => {
+                    answers.fetch_add(1, Ordering::Relaxed);
+                    return (status, v);
+                }
                 _ => std::thread::sleep(Duration::from_millis(5)),
             }
         }
@@ -138,14 +143,21 @@ fn kills_under_load_give_no_gpu_twice_and_lose_and_invent_no_job() {
     let mut served = serve(dir.path(), &[]);
     let at = Arc::new(RwLock::new(served.at));
     let stop = Arc::new(AtomicBool::new(false));
+    let answers = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (1..=CLIENTS)
         .map(|i| {
-            let (at, stop) = (at.clone(), stop.clone());
-            std::thread::spawn(move || client(i, &at, &stop))
+            let (at, answers, stop) = (at.clone(), answers.clone(), stop.clone());
+            std::thread::spawn(move || client(i, &at, &answers, &stop))
         })
         .collect();
     for kill in 0..kills {
-        std::thread::sleep(Duration::from_millis(150 + 37 * (kill as u64 % 7)));
+        // Each server answers some requests, then ends at any moment of others.
+        let (before, start) = (answers.load(Ordering::Relaxed), Instant::now());
+        while answers.load(Ordering::Relaxed) < before + ANSWERS {
+            assert!(start.elapsed() < Duration::from_secs(60), "the server answers nothing");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(kill as u64 * 7 % 23));
         served.child.kill().unwrap(); // SIGKILL
         served.child.wait().unwrap();
         served = serve(dir.path(), &[]);
@@ -155,7 +167,7 @@ fn kills_under_load_give_no_gpu_twice_and_lose_and_invent_no_job() {
     let results: Vec<(Vec<Held>, usize)> = clients.into_iter().map(|c| c.join().expect("a client")).collect();
     let tries: usize = results.iter().map(|r| r.1).sum();
     let history: Vec<Held> = results.into_iter().flat_map(|r| r.0).collect();
-    assert!(history.len() > kills, "{} allocations in {tries} requests", history.len());
+    assert!(history.len() > 3 * kills && tries > history.len(), "{} allocations in {tries} requests", history.len());
 
     // While one client knows that it holds a GPU, no other client knows the same.
     let mut by_gpu: BTreeMap<&str, Vec<&Held>> = BTreeMap::new();
