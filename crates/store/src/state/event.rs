@@ -34,10 +34,11 @@ pub struct Event {
 }
 
 fn short(text: &str) -> String {
-    match text.len() > TEXT_BYTES_MAX {
-        true => format!("{}...", &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]),
-        false => text.into(),
+    if text.len() <= TEXT_BYTES_MAX {
+        return text.into();
     }
+    let end = (0..=TEXT_BYTES_MAX).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
+    format!("{}...", &text[..end])
 }
 
 /// Writes one event in the transaction of its change. O(GPUs).
