@@ -6,4 +6,4 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 require_rust
 # The profile of tests and demo, so that nothing is built twice.
-exec cargo run --locked --quiet --package server --example load -- "${@:-128}"
+exec cargo run --locked --quiet --example load -- "${@:-128}"

@@ -5,10 +5,17 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use engine::{EngineError, ErrorKind};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::ops::Deref;
+
+/// Why a request was not answered.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Problem(Box<Told>);
 
 /// The body of every answer that is no success.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Problem {
+#[schemars(rename = "Problem")]
+pub struct Told {
     /// `urn:linkwise:` and the code.
     #[serde(rename = "type")]
     pub urn: String,
@@ -27,11 +34,18 @@ pub struct Problem {
     pub retry_after_s: Option<u32>,
 }
 
+impl Deref for Problem {
+    type Target = Told;
+    fn deref(&self) -> &Told {
+        &self.0
+    }
+}
+
 impl Problem {
     /// A problem of the server.
     pub fn new(status: StatusCode, code: &str, detail: impl Into<String>, remedy: &str) -> Problem {
         let words = code.replace('_', " ");
-        Problem {
+        Problem(Box::new(Told {
             urn: format!("urn:linkwise:{code}"),
             title: words,
             status: status.as_u16(),
@@ -39,7 +53,7 @@ impl Problem {
             code: code.into(),
             remedy: remedy.into(),
             retry_after_s: None,
-        }
+        }))
     }
 
     /// A malformed request.
@@ -49,7 +63,7 @@ impl Problem {
 
     /// The same, with the time after which the request may be sent again.
     pub fn retry_after(mut self, seconds: u32) -> Problem {
-        self.retry_after_s = Some(seconds);
+        self.0.retry_after_s = Some(seconds);
         self
     }
 
