@@ -3,7 +3,7 @@
 
 use crate::auth::Scope;
 use crate::endpoints::{self, Endpoint};
-use crate::problem::Problem;
+use crate::problem::Told;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
@@ -29,7 +29,7 @@ pub fn document() -> Value {
     let settings = |s: SchemaSettings| s.with(|s| s.definitions_path = "/components/schemas".into()).into_generator();
     let mut requests = settings(SchemaSettings::draft2020_12().for_deserialize());
     let mut answers = settings(SchemaSettings::draft2020_12().for_serialize());
-    let problem = answers.subschema_for::<Problem>();
+    let problem = answers.subschema_for::<Told>();
     let mut paths = Map::new();
     for e in endpoints::all() {
         let mut operation = json!({

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::ops::Deref;
 
 /// Why a request was not answered.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Problem(Box<Told>);
 

@@ -4,7 +4,7 @@
 use crate::app::App;
 use crate::auth::Client;
 use crate::limits::{TASKS_KEPT_MAX, TASKS_WAITING_MAX};
-use crate::problem::Problem;
+use crate::problem::{Problem, Told};
 use axum::http::StatusCode;
 use engine::{FitAnswer, FitRequest};
 use schemars::JsonSchema;
@@ -26,6 +26,7 @@ pub struct Task {
     pub result: Option<FitAnswer>,
     /// Why the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Told>")]
     pub problem: Option<Problem>,
 }
 

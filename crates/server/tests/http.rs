@@ -171,6 +171,10 @@ fn the_document_is_the_committed_one_and_its_references_exist() {
         let there = r.strip_prefix('#').and_then(|p| doc.pointer(p));
         assert!(there.is_some(), "{r} does not exist");
     }
+    for (name, schema) in doc["components"]["schemas"].as_object().unwrap() {
+        assert_ne!(schema["$ref"], format!("#/components/schemas/{name}"), "{name} is described by itself");
+    }
+    assert!(doc["components"]["schemas"]["Problem"]["properties"]["code"].is_object());
     let s = Server::new(1);
     assert_eq!(s.get("/openapi.json").json(), doc);
 }
