@@ -41,9 +41,10 @@ fn place(gpus: u64, commit: Option<String>) -> PlaceRequest {
     PlaceRequest { gpus: Some(gpus), key: commit.clone(), commit, ..Default::default() }
 }
 
-/// Runs the same requests on `threads` threads for a time; returns the decisions (what-if and allocations) a second, all requests a second,
+/// Runs the same requests, whose jobs and keys start with `part`, on `threads` threads for a time; returns the decisions (what-if and allocations) a second, all requests a second,
 /// and the sorted times of the decisions in milliseconds.
 fn drive(
+    part: &str,
     threads: usize,
     seconds: f64,
     pause: Duration,
@@ -62,7 +63,7 @@ fn drive(
                     while begin.elapsed().as_secs_f64() < seconds {
                         n += 1;
                         let gpus = [1, 2, 4, 8, 8, 16, 24, 32][(n as usize + t) % 8];
-                        let job = format!("load-{t}-{n}");
+                        let job = format!("{part}-{t}-{n}");
                         for step in 0..4 {
                             let request = match step {
                                 0 | 2 => Request::Place(Box::new(place(gpus, None))),
@@ -124,7 +125,7 @@ fn main() {
         let (p50, p99) = (at(times, 0.5), at(times, 0.99));
         println!("{name}: {decisions:.0} decisions/s, {all:.0} requests/s, p50 {p50:.2} ms, p99 {p99:.2} ms");
     };
-    let own = drive(threads, seconds, Duration::ZERO, |_| {
+    let own = drive("own", threads, seconds, Duration::ZERO, |_| {
         let engine = engine.clone();
         Box::new(move |r| matches!(engine.handle(&r, 2.0), Ok(Answer::Place(_) | Answer::Release(_))))
     });
@@ -135,11 +136,11 @@ fn main() {
         server::Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), rate_per_s: 1e6, ..Default::default() };
     let running = server::start(engine, &config).expect("a server");
     let address = running.address();
-    let served = drive(threads, seconds, Duration::ZERO, |_| over_http(address));
+    let served = drive("served", threads, seconds, Duration::ZERO, |_| over_http(address));
     told("server", &served);
     // Each client pauses as long as its requests take: about half of the load.
     let pause = Duration::from_secs_f64(threads as f64 / served.1);
-    let half = drive(threads, seconds, pause, |_| over_http(address));
+    let half = drive("half", threads, seconds, pause, |_| over_http(address));
     told("server at half load", &half);
     running.stop();
     println!("ratio server/engine: {:.2}", served.0 / own.0);
