@@ -3,7 +3,7 @@
 
 use super::{State, StateError};
 use crate::readings::By;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use topology::{Allocation, Cluster};
@@ -62,9 +62,14 @@ pub(super) fn log(
 }
 
 impl State {
-    /// Logs a change that another file holds, such as a reading in a store.
+    /// Logs a change that another file holds, such as a reading in a store. The version of the state stays: nothing on which a decision
+    /// is based changes.
     pub fn log(&mut self, by: &By<'_>, what: &str, subject: &str, gpus: &Allocation) -> Result<(), StateError> {
-        self.write(|tx, cluster, path| log(tx, cluster, path, by, what, subject, gpus))
+        let State { path, conn, cluster, .. } = self;
+        let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        log(&tx, cluster, path, by, what, subject, gpus)?;
+        tx.commit().map_err(fail)
     }
 
     /// The events after number `after`, oldest first, at most `limit`.
