@@ -10,7 +10,7 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective};
 const PROBES: usize = 3;
 
 /// The chosen GPUs of a job, their predicted bandwidth, and the reasons for the choice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlaceAnswer {
     /// The GPUs.
     pub gpus: GpuList,
@@ -37,6 +37,7 @@ pub struct PlaceAnswer {
     /// Kind of the model.
     pub model: String,
     /// Collective of the prediction.
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Collective,
     /// Message size of the prediction.
     pub size_bytes: u64,
@@ -99,7 +100,7 @@ pub fn extrapolation_note(outside_validated: &[String]) -> Option<String> {
 }
 
 /// A committed job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CommittedJob {
     /// Its id.
     pub job: String,
@@ -110,7 +111,7 @@ pub struct CommittedJob {
 }
 
 /// An allocation with its prediction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ScoredAnswer {
     /// GPUs per host, largest first.
     pub split: String,
@@ -127,7 +128,7 @@ pub struct ScoredAnswer {
 }
 
 /// The groups of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct GroupAnswer {
     /// `tensor`, `expert`, `data` or `pipeline`.
     pub kind: String,
@@ -152,7 +153,7 @@ fn group(g: &place::GroupBandwidth) -> GroupAnswer {
 }
 
 /// The cost of a choice, and its gain over the simple rule.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PriceAnswer {
     /// True if the choice is the rule's own, or costs the same.
     pub keeps_rule: bool,
@@ -167,7 +168,7 @@ pub struct PriceAnswer {
 }
 
 /// Cost of an allocation for the cluster, other than bandwidth.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AllocationCost {
     /// Number of hosts.
     pub hosts: usize,
@@ -178,7 +179,7 @@ pub struct AllocationCost {
 }
 
 /// Switches of one tier.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SwitchesSpanned {
     /// Name of the tier.
     pub tier: String,
@@ -206,7 +207,7 @@ fn price(cluster: &Cluster, p: &place::Price) -> PriceAnswer {
 }
 
 /// The effect of a choice on the new job and the running jobs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ContentionAnswer {
     /// The contention model: how jobs share links.
     pub kind: String,
@@ -221,7 +222,7 @@ pub struct ContentionAnswer {
 }
 
 /// The bandwidth of a running job before and after the placement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct NeighbourEffect {
     /// Its id.
     pub id: String,
@@ -232,7 +233,7 @@ pub struct NeighbourEffect {
 }
 
 /// The bottleneck of a choice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum BottleneckAnswer {
     /// The links inside a host.
@@ -290,7 +291,7 @@ impl BottleneckAnswer {
 }
 
 /// The suspects that moved a choice, with the first choice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AvoidedSuspects {
     /// Suspects of the first choice, most probable first.
     pub suspects: Vec<SuspectTouched>,
@@ -305,7 +306,7 @@ pub struct AvoidedSuspects {
 }
 
 /// A suspected component of an allocation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SuspectTouched {
     /// The component as text: `NIC mlx5_3 of n1`.
     pub component: String,

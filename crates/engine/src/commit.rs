@@ -4,9 +4,9 @@ use crate::answer::{CommittedJob, PlaceAnswer};
 use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::request::{PlaceQuery, PlaceRequest};
-use store::Once;
 use store::once::{ANSWER_BYTES_MAX, digest};
 use store::state::{Commit, Committed, NewJob, check_job_id};
+use store::{By, Once};
 
 /// Number of decisions without a turn. Later decisions take a turn ([`store::state::Turns`]) and compete only with
 /// requests that have none.
@@ -19,7 +19,7 @@ impl Engine {
         &self,
         query: &PlaceQuery,
         job: &str,
-        now_unix_s: f64,
+        by: &By<'_>,
     ) -> Result<PlaceAnswer, EngineError> {
         check_job_id(job).map_err(EngineError::bad)?;
         let canonical = PlaceRequest { key: None, ..PlaceRequest::of(&self.cluster, query) };
@@ -51,6 +51,7 @@ impl Engine {
                 demand_gb_per_s: None,
                 predicted_gb_per_s: decided.predicted_gb_per_s,
                 size: Some(decided.size),
+                lease_s: query.lease_s,
             };
             let commit = Commit {
                 job: &new,
@@ -58,7 +59,7 @@ impl Engine {
                 request: &request,
                 answer: &kept(&answer)?,
                 once: once.as_ref(),
-                at_unix_s: now_unix_s,
+                by: *by,
             };
             match self.state()?.commit(&commit)? {
                 Committed::Granted => return Ok(answer),

@@ -20,16 +20,17 @@ const OTHERS: usize = 8;
 const NAMED: f64 = 0.5;
 
 /// Looks for defects in the newest usable readings of every host. With a state, the result replaces its suspects.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiagnoseRequest {
     /// Collective of the readings to judge; none: the only one in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Option<Collective>,
 }
 
 /// The result of a diagnosis.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct DiagnoseAnswer {
     /// Name of the cluster.
     pub cluster: String,
@@ -57,7 +58,7 @@ pub struct DiagnoseAnswer {
 }
 
 /// A defect.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct DefectAnswer {
     /// Probability of the defect, 0 to 1.
     pub probability: f64,
@@ -72,7 +73,7 @@ pub struct DefectAnswer {
 }
 
 /// A component that may have the defect.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CandidateAnswer {
     /// The component as text: `NIC mlx5_3 of n1`.
     pub component: String,
@@ -93,7 +94,7 @@ pub struct CandidateAnswer {
 }
 
 /// The cost of a defect, computed by the physics.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CostAnswer {
     /// Number of allocations that it slows, among those examined.
     pub allocations: usize,
@@ -106,7 +107,7 @@ pub struct CostAnswer {
 }
 
 /// The deviation of a host from comparable hosts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct HostAnswer {
     /// The host.
     pub host: String,
@@ -119,7 +120,7 @@ pub struct HostAnswer {
 }
 
 /// A reading that no defect explains.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct StrayAnswer {
     /// Its GPUs.
     pub gpus: GpuList,

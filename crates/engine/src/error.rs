@@ -88,7 +88,7 @@ pub enum EngineError {
 }
 
 /// The kind of an error, from which a door makes an exit code or a status code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
     /// The request is wrong in every state and must be corrected. Exit code 2, status 400.
@@ -102,7 +102,7 @@ pub enum ErrorKind {
 }
 
 /// The form of an error in JSON.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ErrorForm {
     /// Stable code for scripts.
     pub code: String,
@@ -255,6 +255,9 @@ fn state_code(e: &StateError) -> &'static str {
         StateError::Drained { .. } => "gpu_drained",
         StateError::KeyReused(_) => "key_reused",
         StateError::TooManyJobs { .. } => "too_many_jobs",
+        StateError::NotYours { .. } => "not_yours",
+        StateError::TokenExists(_) => "token_exists",
+        StateError::UnknownToken(_) => "unknown_token",
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use topology::{Bytes, Collective};
 
 /// Asks for the predicted bandwidth of GPUs or of a job.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainRequest {
     /// The GPUs.
@@ -27,7 +27,7 @@ pub struct ExplainRequest {
 }
 
 /// The predicted bandwidth, and its reasons.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ExplainAnswer {
     /// The GPUs, and their predicted bandwidth without other jobs.
     #[serde(flatten)]
@@ -35,6 +35,7 @@ pub struct ExplainAnswer {
     /// Kind of the model.
     pub model: String,
     /// Collective of the prediction.
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Collective,
     /// Message size.
     pub size_bytes: u64,

@@ -10,7 +10,7 @@ use store::Source;
 use topology::{Bytes, Collective};
 
 /// Fits a model to all usable readings. The engine then uses this model.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FitRequest {
     /// Kind of model; none: `gp`.
@@ -18,6 +18,7 @@ pub struct FitRequest {
     pub kind: Option<String>,
     /// The collective; none: the only one in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Option<Collective>,
     /// Random seed (only for kinds of model that use random numbers).
     #[serde(default)]
@@ -25,11 +26,12 @@ pub struct FitRequest {
 }
 
 /// The result of a fit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FitAnswer {
     /// Kind of the model.
     pub kind: String,
     /// The collective.
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Collective,
     /// The sizes, ascending.
     pub sizes_bytes: Vec<Bytes>,
@@ -52,6 +54,7 @@ pub struct FitAnswer {
     /// By host type: factor of the NICs' line rates in the cluster file, where the readings show others.
     pub nic_factors: BTreeMap<String, f64>,
     /// By tier: what the readings show of its uplinks, and of flows that cross it.
+    #[schemars(with = "BTreeMap<String, BTreeMap<String, f64>>")]
     pub tiers: BTreeMap<String, TierRates>,
     /// Number of simulated readings among them.
     pub simulated_readings: usize,

@@ -68,6 +68,19 @@ impl Serialize for GpuList {
     }
 }
 
+impl schemars::JsonSchema for GpuList {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "GpuList".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "array",
+            "description": "GPUs by name: HOST:INDEX.",
+            "items": {"type": "string", "pattern": ":[0-9]+$", "examples": ["n0:3"]}
+        })
+    }
+}
+
 impl<'de> Deserialize<'de> for GpuList {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let names = Vec::<String>::deserialize(d)?;

@@ -4,14 +4,16 @@ use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::{
     AllocateAnswer, AllocateRequest, CorrectRequest, DiagnoseAnswer, DiagnoseRequest, DrainAnswer, DrainRequest,
-    ExplainAnswer, ExplainRequest, FitAnswer, FitRequest, LearnAnswer, LearnRequest, ObserveAnswer, ObserveRequest,
+    EventsAnswer, EventsRequest, ExplainAnswer, ExplainRequest, FitAnswer, FitRequest, HostsAnswer, HostsRequest,
+    JobAnswer, JobRequest, LearnAnswer, LearnRequest, ModelAnswer, ModelRequest, ObserveAnswer, ObserveRequest,
     PlaceAnswer, PlaceRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, ReleaseAnswer, ReleaseRequest,
-    StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest, WithdrawRequest,
+    RenewRequest, StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest, WithdrawRequest,
 };
 use serde::{Deserialize, Serialize};
+use store::By;
 
 /// A request: `{"request": "place", "gpus": 8}`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     /// Choose GPUs for a job; with `commit`, allocate them.
@@ -42,10 +44,20 @@ pub enum Request {
     Withdraw(WithdrawRequest),
     /// Report the state.
     Status(StatusRequest),
+    /// Report one job.
+    Job(JobRequest),
+    /// Start the lease of a job again.
+    Renew(RenewRequest),
+    /// List the hosts with their GPUs.
+    Hosts(HostsRequest),
+    /// List changes.
+    Events(EventsRequest),
+    /// Describe the present model.
+    Model(ModelRequest),
 }
 
 /// An answer, with the same tag as its request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant)] // an answer is made once and moved
 pub enum Answer {
@@ -77,17 +89,29 @@ pub enum Answer {
     Withdraw(ReadingChangeAnswer),
     /// To [`Request::Status`].
     Status(StatusAnswer),
+    /// To [`Request::Job`].
+    Job(JobAnswer),
+    /// To [`Request::Renew`].
+    Renew(JobAnswer),
+    /// To [`Request::Hosts`].
+    Hosts(HostsAnswer),
+    /// To [`Request::Events`].
+    Events(EventsAnswer),
+    /// To [`Request::Model`].
+    Model(ModelAnswer),
 }
 
 impl Engine {
-    /// Answers any request. `now_unix_s` is the present time, seconds since 1970.
-    pub fn handle(&self, request: &Request, now_unix_s: f64) -> Result<Answer, EngineError> {
-        Ok(match request {
-            Request::Place(r) => Answer::Place(self.place_request(r, now_unix_s)?),
-            Request::Allocate(r) => Answer::Allocate(self.allocate(r, now_unix_s)?),
-            Request::Release(r) => Answer::Release(self.release(r, now_unix_s)?),
-            Request::Drain(r) => Answer::Drain(self.drain(r, now_unix_s)?),
-            Request::Undrain(r) => Answer::Undrain(self.undrain(r, now_unix_s)?),
+    /// Answers any request. `by` is the author and the present time; a number is the time of a command, seconds since 1970.
+    pub fn handle<'a>(&self, request: &Request, by: impl Into<By<'a>>) -> Result<Answer, EngineError> {
+        let by = by.into();
+        let now_unix_s = by.at_unix_s;
+        let answer = match request {
+            Request::Place(r) => Answer::Place(self.place_request(r, by)?),
+            Request::Allocate(r) => Answer::Allocate(self.allocate(r, by)?),
+            Request::Release(r) => Answer::Release(self.release(r, by)?),
+            Request::Drain(r) => Answer::Drain(self.drain(r, by)?),
+            Request::Undrain(r) => Answer::Undrain(self.undrain(r, by)?),
             Request::Observe(r) => Answer::Observe(self.observe(r, now_unix_s)?),
             Request::Learn(r) => Answer::Learn(self.learn(r, now_unix_s)?),
             Request::Fit(r) => Answer::Fit(self.fit(r)?),
@@ -97,6 +121,13 @@ impl Engine {
             Request::Correct(r) => Answer::Correct(self.correct(r, now_unix_s)?),
             Request::Withdraw(r) => Answer::Withdraw(self.withdraw(r, now_unix_s)?),
             Request::Status(StatusRequest {}) => Answer::Status(self.status()?),
-        })
+            Request::Job(r) => Answer::Job(self.job(r)?),
+            Request::Renew(r) => Answer::Renew(self.renew(r, by)?),
+            Request::Hosts(HostsRequest {}) => Answer::Hosts(self.hosts()?),
+            Request::Events(r) => Answer::Events(self.events(r)?),
+            Request::Model(ModelRequest {}) => Answer::Model(self.model_answer()?),
+        };
+        self.log_answer(request, &answer, by)?;
+        Ok(answer)
     }
 }

@@ -5,28 +5,32 @@ use crate::gpus::GpuList;
 use crate::hold::Engine;
 use diagnose::Component;
 use serde::{Deserialize, Serialize};
-use store::Once;
 use store::state::{Allocated, NewJob, Snapshot, Suspect};
+use store::{By, Once};
 use topology::{Allocation, Bytes};
 
 /// Allocates named GPUs to a job.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AllocateRequest {
     /// The job.
+    #[serde(default)]
     pub job: String,
     /// GPUs such as `n0:3`; a host means all its GPUs.
     pub gpus: Vec<String>,
     /// The bus bandwidth that the job uses, GB/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_gb_per_s: Option<f64>,
+    /// Length of the lease, seconds: the job loses its GPUs unless it is renewed within this time. None: no lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_s: Option<f64>,
     /// Idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 /// The result of an allocation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AllocateAnswer {
     /// The job.
     pub job: String,
@@ -42,7 +46,7 @@ pub struct AllocateAnswer {
 }
 
 /// Releases the GPUs of all these jobs, or of none.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseRequest {
     /// Ids of the jobs, each once.
@@ -53,7 +57,7 @@ pub struct ReleaseRequest {
 }
 
 /// The result of a release.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReleaseAnswer {
     /// The jobs, in the order of the request.
     pub released: Vec<ReleasedJob>,
@@ -64,7 +68,7 @@ pub struct ReleaseAnswer {
 }
 
 /// A released job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReleasedJob {
     /// Its id.
     pub job: String,
@@ -73,7 +77,7 @@ pub struct ReleasedJob {
 }
 
 /// Drains GPUs: no job gets them from now on. Jobs that hold some of them keep them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
     /// GPUs and hosts.
@@ -87,7 +91,7 @@ pub struct DrainRequest {
 }
 
 /// The result of a drain.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct DrainAnswer {
     /// The GPUs.
     pub drained: GpuList,
@@ -101,7 +105,7 @@ pub struct DrainAnswer {
 }
 
 /// Ends the drain of GPUs.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UndrainRequest {
     /// GPUs and hosts.
@@ -112,7 +116,7 @@ pub struct UndrainRequest {
 }
 
 /// The result of an undrain.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UndrainAnswer {
     /// Number of GPUs whose drain ended.
     pub undrained: usize,
@@ -128,12 +132,12 @@ pub struct UndrainAnswer {
 }
 
 /// Asks for the status of the state. The request has no fields; unknown fields are refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatusRequest {}
 
 /// The status of the state.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct StatusAnswer {
     /// Name of the cluster.
     pub cluster: String,
@@ -154,7 +158,7 @@ pub struct StatusAnswer {
 }
 
 /// A job and its GPUs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct JobAnswer {
     /// Its id.
     pub id: String,
@@ -170,10 +174,19 @@ pub struct JobAnswer {
     pub demand_gb_per_s: Option<f64>,
     /// Message size of the prediction.
     pub size_bytes: Option<Bytes>,
+    /// Author of the allocation.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub made_by: String,
+    /// Length of the lease, seconds; none: the job holds its GPUs until it is released.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_s: Option<f64>,
+    /// End of the lease, seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_until_unix_s: Option<f64>,
 }
 
 /// GPUs with the same reason of their drain.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct DrainedAnswer {
     /// The GPUs.
     pub gpus: GpuList,
@@ -182,7 +195,7 @@ pub struct DrainedAnswer {
 }
 
 /// A suspected component.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SuspectAnswer {
     /// The component as text: `NIC mlx5_3 of n1`.
     pub component: String,
@@ -205,17 +218,23 @@ pub(crate) fn once<T: Serialize>(key: Option<&String>, request: &T) -> Result<Op
 
 impl Engine {
     /// Allocates all of the named GPUs to a job, or none of them.
-    pub fn allocate(&self, r: &AllocateRequest, now_unix_s: f64) -> Result<AllocateAnswer, EngineError> {
+    pub fn allocate<'a>(&self, r: &AllocateRequest, by: impl Into<By<'a>>) -> Result<AllocateAnswer, EngineError> {
+        let by = by.into();
         let gpus = self.gpus(&r.gpus)?;
-        let once = once(r.key.as_ref(), &("allocate", &r.job, &r.gpus, r.demand_gb_per_s))?;
+        let once = match r.lease_s {
+            // Without a lease the digest is that of earlier versions.
+            None => once(r.key.as_ref(), &("allocate", &r.job, &r.gpus, r.demand_gb_per_s))?,
+            Some(s) => once(r.key.as_ref(), &("allocate", &r.job, &r.gpus, r.demand_gb_per_s, s))?,
+        };
         let job = NewJob {
             id: r.job.clone(),
             gpus,
             demand_gb_per_s: r.demand_gb_per_s,
             predicted_gb_per_s: None,
             size: None,
+            lease_s: r.lease_s,
         };
-        let done = self.state()?.allocate(&job, once.as_ref(), now_unix_s)?;
+        let done = self.state()?.allocate(&job, once.as_ref(), &by)?;
         Ok(AllocateAnswer {
             job: job.id,
             gpus: GpuList::new(&self.cluster, &job.gpus),
@@ -226,14 +245,15 @@ impl Engine {
     }
 
     /// Releases the GPUs of all these jobs, or of none.
-    pub fn release(&self, r: &ReleaseRequest, now_unix_s: f64) -> Result<ReleaseAnswer, EngineError> {
+    pub fn release<'a>(&self, r: &ReleaseRequest, by: impl Into<By<'a>>) -> Result<ReleaseAnswer, EngineError> {
+        let by = by.into();
         let mut ids: Vec<&String> = r.jobs.iter().collect();
         ids.sort();
         if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
             return Err(EngineError::bad(format!("job `{}` is named twice", twice[0])));
         }
         let once = once(r.key.as_ref(), &("release", &r.jobs))?;
-        let done = self.state()?.release(&r.jobs, once.as_ref(), now_unix_s)?;
+        let done = self.state()?.release(&r.jobs, once.as_ref(), &by)?;
         let job =
             |j: &store::state::JobHeld| ReleasedJob { job: j.id.clone(), gpus: GpuList::new(&self.cluster, &j.gpus) };
         let released = done.value.jobs.iter().map(job).collect();
@@ -241,10 +261,11 @@ impl Engine {
     }
 
     /// Drains GPUs: no job gets them from now on.
-    pub fn drain(&self, r: &DrainRequest, now_unix_s: f64) -> Result<DrainAnswer, EngineError> {
+    pub fn drain<'a>(&self, r: &DrainRequest, by: impl Into<By<'a>>) -> Result<DrainAnswer, EngineError> {
+        let by = by.into();
         let gpus = self.gpus(&r.gpus)?;
         let once = once(r.key.as_ref(), &("drain", &r.gpus, &r.reason))?;
-        let done = self.state()?.drain(&gpus, &r.reason, once.as_ref(), now_unix_s)?;
+        let done = self.state()?.drain(&gpus, &r.reason, once.as_ref(), &by)?;
         Ok(DrainAnswer {
             drained: GpuList::new(&self.cluster, &gpus),
             jobs_going_on: done.value.jobs_going_on,
@@ -254,10 +275,11 @@ impl Engine {
     }
 
     /// Ends the drain of GPUs.
-    pub fn undrain(&self, r: &UndrainRequest, now_unix_s: f64) -> Result<UndrainAnswer, EngineError> {
+    pub fn undrain<'a>(&self, r: &UndrainRequest, by: impl Into<By<'a>>) -> Result<UndrainAnswer, EngineError> {
+        let by = by.into();
         let gpus = self.gpus(&r.gpus)?;
         let once = once(r.key.as_ref(), &("undrain", &r.gpus))?;
-        let done = self.state()?.undrain(&gpus, once.as_ref(), now_unix_s)?;
+        let done = self.state()?.undrain(&gpus, once.as_ref(), &by)?;
         let by_file = |g: &topology::GpuId| self.cluster.host(g.host).drained.contains(g.gpu.into());
         Ok(UndrainAnswer {
             undrained: done.value,
@@ -272,25 +294,32 @@ impl Engine {
     pub fn status(&self) -> Result<StatusAnswer, EngineError> {
         let s = self.snapshot()?;
         let list = |a: &Allocation| GpuList::new(&self.cluster, a);
-        let job = |j: &store::state::JobHeld| JobAnswer {
-            id: j.id.clone(),
-            gpus: list(&j.gpus),
-            split: j.gpus.split(),
-            since_unix_s: j.since_unix_s,
-            predicted_gb_per_s: j.predicted_gb_per_s,
-            demand_gb_per_s: j.demand_gb_per_s,
-            size_bytes: j.size,
-        };
         Ok(StatusAnswer {
             cluster: self.cluster.name.clone(),
             hosts: self.cluster.hosts.len(),
             gpus: self.cluster.gpu_count(),
             free: list(&s.free),
-            jobs: s.jobs.iter().map(job).collect(),
+            jobs: s.jobs.iter().map(|j| self.job_answer(j)).collect(),
             drained: self.drains(&s),
             suspects: s.suspects.iter().map(|x| self.suspect(x)).collect(),
             version: s.version,
         })
+    }
+
+    /// A job of the state.
+    pub(crate) fn job_answer(&self, j: &store::state::JobHeld) -> JobAnswer {
+        JobAnswer {
+            id: j.id.clone(),
+            gpus: GpuList::new(&self.cluster, &j.gpus),
+            split: j.gpus.split(),
+            since_unix_s: j.since_unix_s,
+            predicted_gb_per_s: j.predicted_gb_per_s,
+            demand_gb_per_s: j.demand_gb_per_s,
+            size_bytes: j.size,
+            made_by: j.made_by.clone(),
+            lease_s: j.lease_s,
+            lease_until_unix_s: j.lease_until_unix_s,
+        }
     }
 
     /// Reads GPU names; a host name means all GPUs of the host.
@@ -302,7 +331,7 @@ impl Engine {
         Ok(self.snapshot()?.free.gpu_count())
     }
 
-    fn suspect(&self, s: &Suspect) -> SuspectAnswer {
+    pub(crate) fn suspect(&self, s: &Suspect) -> SuspectAnswer {
         let host = &self.cluster.host(s.host).name;
         let component = match Component::parse(&self.cluster, s.host, &s.component) {
             Some(c) => c.name(&self.cluster),

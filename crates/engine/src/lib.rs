@@ -21,12 +21,15 @@ mod avoid;
 mod commit;
 mod diagnose;
 mod error;
+mod events;
 mod explain;
 mod fit;
 mod gpus;
 mod handle;
 mod hold;
+mod hosts;
 mod jobs;
+mod lease;
 mod model_file;
 mod network;
 mod observe;
@@ -35,6 +38,7 @@ mod plausible;
 mod readings;
 mod request;
 mod sampling;
+mod schema;
 mod slow_parts;
 mod teach;
 mod watch;
@@ -49,15 +53,18 @@ pub use diagnose::{
     CandidateAnswer, CostAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, HostAnswer, StrayAnswer, suspects_of,
 };
 pub use error::{EngineError, ErrorForm, ErrorKind};
+pub use events::{EventsAnswer, EventsRequest};
 pub use explain::{ExplainAnswer, ExplainRequest};
 pub use fit::{FitAnswer, FitRequest};
 pub use gpus::{GpuList, HostGpus};
 pub use handle::{Answer, Request};
 pub use hold::{Builder, Engine, ModelKeeper, READINGS_MAX};
+pub use hosts::{GpuStatus, HostStatus, HostsAnswer, HostsRequest, ModelAnswer, ModelRequest};
 pub use jobs::{
     AllocateAnswer, AllocateRequest, DrainAnswer, DrainRequest, DrainedAnswer, JobAnswer, ReleaseAnswer,
     ReleaseRequest, ReleasedJob, StatusAnswer, StatusRequest, SuspectAnswer, UndrainAnswer, UndrainRequest,
 };
+pub use lease::{JobRequest, RenewRequest};
 pub use model_file::ModelFile;
 pub use network::network_changes;
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};

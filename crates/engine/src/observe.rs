@@ -27,7 +27,7 @@ pub(crate) const NO_BANDWIDTH: &str =
 pub(crate) const GPUS_NAMED_MAX: usize = 1 << 20;
 
 /// The bandwidth that a job achieved.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveRequest {
     /// The job.
@@ -52,10 +52,11 @@ pub struct ObserveRequest {
 }
 
 /// One reading.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadingIn {
     /// The collective.
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Collective,
     /// Message size; none: the size of the job's placement, else 16 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +105,7 @@ impl ReadingIn {
 }
 
 /// The result of recording readings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ObserveAnswer {
     /// The job.
     pub job: String,
@@ -119,13 +120,14 @@ pub struct ObserveAnswer {
 }
 
 /// The result of recording one reading.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReadingAnswer {
     /// Its number in the store.
     pub id: Option<i64>,
     /// Its GPUs.
     pub gpus: GpuList,
     /// The collective.
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Collective,
     /// Message size.
     pub size_bytes: Bytes,

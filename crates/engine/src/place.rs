@@ -7,6 +7,7 @@ use crate::hold::Engine;
 use crate::request::{PlaceQuery, PlaceRequest};
 use place::{Answer, Job, Request, Search};
 use predict::Model;
+use store::By;
 use store::measurement::SIZE_BYTES_MAX;
 use store::state::Snapshot;
 use topology::{Allocation, Bytes, GpuMask};
@@ -20,16 +21,16 @@ pub(crate) struct Decided {
 }
 
 impl Engine {
-    /// Chooses GPUs for a job. With `commit` the job holds them when the function returns. `now_unix_s` is the present
-    /// time, seconds since 1970.
+    /// Chooses GPUs for a job. With `commit` the job holds them when the function returns. `by` is the author and the
+    /// present time.
     ///
     /// # Errors
     /// No model; a request that is malformed or cannot be met; with `commit`, the errors of [`store::state::State::commit`], and
     /// [`EngineError::Conflict`] if other clients were faster [`crate::ATTEMPTS_MAX`] times.
-    pub fn place(&self, query: &PlaceQuery, now_unix_s: f64) -> Result<PlaceAnswer, EngineError> {
+    pub fn place<'a>(&self, query: &PlaceQuery, by: impl Into<By<'a>>) -> Result<PlaceAnswer, EngineError> {
         check_size(query.request.size)?;
         if let Some(job) = &query.commit {
-            return self.place_and_commit(query, job, now_unix_s);
+            return self.place_and_commit(query, job, &by.into());
         }
         let (model, search) = (self.model()?, self.search(&query.search, query.seed)?);
         let snapshot = if self.has_state() { Some(self.snapshot()?) } else { None };
@@ -37,8 +38,8 @@ impl Engine {
     }
 
     /// The same for a request in the clients' form.
-    pub fn place_request(&self, request: &PlaceRequest, now_unix_s: f64) -> Result<PlaceAnswer, EngineError> {
-        self.place(&request.read(&self.cluster, &self.searches, self.default_size())?, now_unix_s)
+    pub fn place_request<'a>(&self, request: &PlaceRequest, by: impl Into<By<'a>>) -> Result<PlaceAnswer, EngineError> {
+        self.place(&request.read(&self.cluster, &self.searches, self.default_size())?, by)
     }
 
     /// The message size of requests without one: the largest of the model.

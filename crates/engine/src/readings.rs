@@ -16,7 +16,7 @@ const LIMIT_DEFAULT: usize = 100;
 const LIMIT_MAX: usize = 10_000;
 
 /// Lists readings. A field that is left out does not restrict the list.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadingsRequest {
     /// Only readings of this job.
@@ -27,6 +27,7 @@ pub struct ReadingsRequest {
     pub hosts: Vec<String>,
     /// Only readings of this collective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Option<Collective>,
     /// Only readings of this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,7 +45,7 @@ pub struct ReadingsRequest {
 }
 
 /// Readings, in the order in which they were stored.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReadingsAnswer {
     /// The newest matching readings; with `after`, the oldest.
     pub readings: Vec<StoredReadingAnswer>,
@@ -53,13 +54,14 @@ pub struct ReadingsAnswer {
 }
 
 /// A stored reading.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct StoredReadingAnswer {
     /// Its number.
     pub id: i64,
     /// Its GPUs.
     pub gpus: GpuList,
     /// The collective.
+    #[schemars(schema_with = "crate::schema::collective")]
     pub collective: Collective,
     /// Message size.
     pub size_bytes: Bytes,
@@ -84,7 +86,7 @@ pub struct StoredReadingAnswer {
 }
 
 /// Replaces the bandwidth of a reading.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CorrectRequest {
     /// Its number.
@@ -104,7 +106,7 @@ pub struct CorrectRequest {
 }
 
 /// Withdraws a reading.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WithdrawRequest {
     /// Its number.
@@ -119,7 +121,7 @@ pub struct WithdrawRequest {
 }
 
 /// The result of changing a reading.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReadingChangeAnswer {
     /// The change.
     pub change: ReadingChange,
@@ -200,7 +202,7 @@ impl Engine {
                 plausible::check(&self.cluster, &[m])?;
             }
         }
-        let by = By { who: &r.who, why: &r.why, at_unix_s: now_unix_s };
+        let by = By { who: &r.who, why: &r.why, at_unix_s: now_unix_s, own_only: false };
         Ok(changed(store.correct(r.id, r.busbw_gb_per_s, &by, once.as_ref())?))
     }
 
@@ -210,7 +212,7 @@ impl Engine {
     /// Those of [`store::Store::withdraw`].
     pub fn withdraw(&self, r: &WithdrawRequest, now_unix_s: f64) -> Result<ReadingChangeAnswer, EngineError> {
         let once = once(r.key.as_ref(), &WithdrawRequest { key: None, ..r.clone() })?;
-        let by = By { who: &r.who, why: &r.why, at_unix_s: now_unix_s };
+        let by = By { who: &r.who, why: &r.why, at_unix_s: now_unix_s, own_only: false };
         Ok(changed(self.store()?.withdraw(r.id, &by, once.as_ref())?))
     }
 

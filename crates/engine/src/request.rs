@@ -10,7 +10,7 @@ use topology::{Allocation, Bytes, Cluster};
 const MEASURED_MAX: usize = 1000;
 
 /// Asks for GPUs for a job. Only `gpus` (or `pods`) is required. The fields of the job are those of a request line.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceRequest {
     /// Number of GPUs; with `pods` their sum.
@@ -56,13 +56,17 @@ pub struct PlaceRequest {
     /// The job to which the GPUs are allocated; none: no commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// Length of the lease of a commit, seconds: the job loses its GPUs unless it is renewed within this time. None: no
+    /// lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_s: Option<f64>,
     /// Idempotency key of a commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 /// A kind of groups of ranks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupIn {
     /// `tensor`, `expert`, `data` or `pipeline`.
@@ -75,7 +79,7 @@ pub struct GroupIn {
 }
 
 /// Constraints on the chosen GPUs.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConstraintsIn {
     /// Only these hosts.
@@ -123,7 +127,7 @@ pub struct ConstraintsIn {
 }
 
 /// A running job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobIn {
     /// Its id.
@@ -139,7 +143,7 @@ pub struct JobIn {
 }
 
 /// A measured candidate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredIn {
     /// Its GPUs.
@@ -161,6 +165,8 @@ pub struct PlaceQuery {
     pub measured: Vec<(Allocation, f64)>,
     /// The job to which the GPUs are allocated; none: no commit.
     pub commit: Option<String>,
+    /// Length of the lease of a commit, seconds; none: no lease.
+    pub lease_s: Option<f64>,
     /// Idempotency key of a commit.
     pub key: Option<String>,
 }
@@ -168,7 +174,15 @@ pub struct PlaceQuery {
 impl PlaceQuery {
     /// A request without a commit, with the default search.
     pub fn new(request: Request) -> PlaceQuery {
-        PlaceQuery { request, search: "auto".into(), seed: 0, measured: Vec::new(), commit: None, key: None }
+        PlaceQuery {
+            request,
+            search: "auto".into(),
+            seed: 0,
+            measured: Vec::new(),
+            commit: None,
+            lease_s: None,
+            key: None,
+        }
     }
 }
 
@@ -178,7 +192,8 @@ impl PlaceRequest {
         let defaults =
             Defaults { size, contention: Contention::of(cluster), loss_weight: 0.0, slack: place::Slack::default() };
         let reader = Reader::new(cluster, defaults, known);
-        let mut job = PlaceRequest { seed: 0, measured: Vec::new(), commit: None, key: None, ..self.clone() };
+        let mut job =
+            PlaceRequest { seed: 0, measured: Vec::new(), commit: None, lease_s: None, key: None, ..self.clone() };
         let search = job.search.take().unwrap_or_else(|| "auto".into());
         let mut value = serde_json::to_value(&job).map_err(EngineError::bad)?;
         value.as_object_mut().map(|m| m.remove("seed"));
@@ -200,6 +215,7 @@ impl PlaceRequest {
             search,
             seed: self.seed,
             commit: self.commit.clone(),
+            lease_s: self.lease_s,
             key: self.key.clone(),
         })
     }
@@ -253,6 +269,7 @@ impl PlaceRequest {
             seed: q.seed,
             measured: q.measured.iter().map(measured).collect(),
             commit: q.commit.clone(),
+            lease_s: q.lease_s,
             key: q.key.clone(),
         }
     }

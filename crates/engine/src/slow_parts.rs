@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use topology::Cluster;
 
 /// A part of the network that is slower than its kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SlowPartAnswer {
     /// The part in words: `rail 3`, `the hosts below leaf 2`, `NIC mlx5_3 of n1`.
     pub part: String,

@@ -23,7 +23,7 @@ const EXPLAINED: f64 = 0.95;
 const LEARN_MAX: usize = 10_000;
 
 /// The reason why the model did not learn a reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NotLearned {
     /// Other jobs shared its NICs.
@@ -64,7 +64,7 @@ impl NotLearned {
 }
 
 /// The effect of one reading on the model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Taught {
     /// Bus bandwidth that the model predicted, GB/s; none if the model has another collective or size.
     pub expected_gb_per_s: Option<f64>,
@@ -84,7 +84,7 @@ impl Taught {
 }
 
 /// Teaches the model readings that are in the store.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LearnRequest {
     /// Numbers of the readings.
@@ -95,7 +95,7 @@ pub struct LearnRequest {
 }
 
 /// The result of teaching readings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LearnAnswer {
     /// Results by reading, in the order of the request.
     pub readings: Vec<Taught>,

@@ -66,6 +66,11 @@ enum Command {
     /// Find the NCCL plugin, and check what each NCCL release would load of it
     #[command(subcommand)]
     Plugin(cmd::plugin::Plugin),
+    /// Answer over HTTP: decisions, allocations, readings, metrics and a page
+    Serve(Box<cmd::serve::Args>),
+    /// Make, list and revoke the tokens of a server's clients
+    #[command(subcommand)]
+    Token(cmd::token::Commands),
     /// Print the completion script of a shell
     Completion {
         /// Shell
@@ -154,6 +159,8 @@ fn main() -> ExitCode {
         Command::Emulate(a) => cmd::emulate::run(a),
         Command::Watch(a) => cmd::watch::run(a),
         Command::Plugin(a) => cmd::plugin::run(a),
+        Command::Serve(a) => cmd::serve::run(*a),
+        Command::Token(a) => cmd::token::run(a),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "linkwise", &mut script);

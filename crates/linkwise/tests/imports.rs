@@ -23,6 +23,7 @@ fn linkwise_imports_only_what_its_border_allows() {
             "predict",
             "report",
             "route",
+            "server",
             "stats",
             "store",
             "topology",

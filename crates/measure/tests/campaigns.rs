@@ -345,7 +345,7 @@ fn a_withdrawn_reading_is_not_measured_again_when_a_campaign_is_resumed() {
     let c = cluster("h100");
     let mut store = fresh(folder.path(), "s.db", &c);
     run(&plan(&c), &mut store, &mut simulated(&c, 0.0)).0.unwrap();
-    let by = store::By { who: "ada", why: "the switch was rebooted", at_unix_s: 2.0 };
+    let by = store::By { who: "ada", why: "the switch was rebooted", at_unix_s: 2.0, own_only: false };
     for id in [1, 40] {
         store.withdraw(id, &by, None).unwrap();
     }

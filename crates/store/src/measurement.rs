@@ -3,7 +3,7 @@
 use topology::{Allocation, Bandwidth, Bytes, Collective, Seconds};
 
 /// The source of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
     /// A run of nccl-tests.
@@ -45,7 +45,9 @@ impl std::str::FromStr for Source {
 }
 
 /// The quality of a measurement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quality {
     /// No check found a problem.

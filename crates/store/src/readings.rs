@@ -26,7 +26,7 @@ pub struct StoredReading {
 }
 
 /// The kind of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhatChanged {
     /// Its bandwidth was replaced.
@@ -36,7 +36,7 @@ pub enum WhatChanged {
 }
 
 /// One change of a reading.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReadingChange {
     /// Number of the reading.
     pub reading: i64,
@@ -250,7 +250,7 @@ impl Store {
     }
 }
 
-/// The author, the reason and the time of a change.
+/// The author, the reason and the time of a change. A number converts to a change by the `command` without a reason.
 #[derive(Clone, Copy, Debug)]
 pub struct By<'a> {
     /// A person or a program, in one line.
@@ -259,6 +259,14 @@ pub struct By<'a> {
     pub why: &'a str,
     /// The present time, seconds since 1970.
     pub at_unix_s: f64,
+    /// True if the author may release and renew only jobs that it allocated.
+    pub own_only: bool,
+}
+
+impl From<f64> for By<'static> {
+    fn from(at_unix_s: f64) -> Self {
+        By { who: "command", why: "", at_unix_s, own_only: false }
+    }
 }
 
 impl By<'_> {

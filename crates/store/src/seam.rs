@@ -9,7 +9,10 @@ use crate::once::{Done, Once};
 use crate::query::Query;
 use crate::readings::{Added, By, ReadingChange, Revision, StoredReading};
 use crate::sqlite::Store;
-use crate::state::{Allocated, Commit, Committed, Drain, NewJob, Release, Snapshot, State, StateError, Suspect, Turns};
+use crate::state::{
+    Allocated, Commit, Committed, Drain, Event, JobHeld, NewJob, Release, Snapshot, State, StateError, Suspect, Token,
+    Turns,
+};
 use topology::{Allocation, Cluster};
 
 /// The operator's state: jobs and the GPUs that they hold.
@@ -25,21 +28,39 @@ pub trait ClusterStateStore: Send {
     /// See [`State::commit`].
     fn commit(&mut self, commit: &Commit<'_>) -> Result<Committed, StateError>;
     /// See [`State::allocate`].
-    fn allocate(&mut self, job: &NewJob, once: Option<&Once>, at_unix_s: f64) -> Result<Done<Allocated>, StateError>;
+    fn allocate(&mut self, job: &NewJob, once: Option<&Once>, by: &By<'_>) -> Result<Done<Allocated>, StateError>;
     /// See [`State::release`].
-    fn release(&mut self, ids: &[String], once: Option<&Once>, at_unix_s: f64) -> Result<Done<Release>, StateError>;
+    fn release(&mut self, ids: &[String], once: Option<&Once>, by: &By<'_>) -> Result<Done<Release>, StateError>;
     /// See [`State::drain`].
     fn drain(
         &mut self,
         gpus: &Allocation,
         reason: &str,
         once: Option<&Once>,
-        at_unix_s: f64,
+        by: &By<'_>,
     ) -> Result<Done<Drain>, StateError>;
     /// See [`State::undrain`].
-    fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, at_unix_s: f64) -> Result<Done<usize>, StateError>;
+    fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, by: &By<'_>) -> Result<Done<usize>, StateError>;
     /// See [`State::set_suspects`].
     fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<bool, StateError>;
+    /// See [`State::renew`].
+    fn renew(&mut self, id: &str, lease_s: f64, by: &By<'_>) -> Result<JobHeld, StateError>;
+    /// See [`State::first_lease_end`].
+    fn first_lease_end(&self) -> Result<Option<f64>, StateError>;
+    /// See [`State::expire`].
+    fn expire(&mut self, by: &By<'_>) -> Result<Vec<JobHeld>, StateError>;
+    /// See [`State::restart_leases`].
+    fn restart_leases(&mut self, at_unix_s: f64) -> Result<usize, StateError>;
+    /// See [`State::log`].
+    fn log(&mut self, by: &By<'_>, what: &str, subject: &str, gpus: &Allocation) -> Result<(), StateError>;
+    /// See [`State::events`].
+    fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StateError>;
+    /// See [`State::last_event`].
+    fn last_event(&self) -> Result<i64, StateError>;
+    /// See [`State::token`].
+    fn token(&self, hash: &str) -> Result<Option<Token>, StateError>;
+    /// See [`State::has_tokens`].
+    fn has_tokens(&self) -> Result<bool, StateError>;
     /// The queue for clients whose commits failed because of concurrent changes.
     fn turns(&self) -> Box<dyn Turns>;
 }
@@ -60,26 +81,53 @@ impl ClusterStateStore for State {
     fn commit(&mut self, commit: &Commit<'_>) -> Result<Committed, StateError> {
         State::commit(self, commit)
     }
-    fn allocate(&mut self, job: &NewJob, once: Option<&Once>, at_unix_s: f64) -> Result<Done<Allocated>, StateError> {
-        self.allocate_once(job, once, at_unix_s)
+    fn allocate(&mut self, job: &NewJob, once: Option<&Once>, by: &By<'_>) -> Result<Done<Allocated>, StateError> {
+        self.allocate_once(job, once, *by)
     }
-    fn release(&mut self, ids: &[String], once: Option<&Once>, at_unix_s: f64) -> Result<Done<Release>, StateError> {
-        self.release_once(ids, once, at_unix_s)
+    fn release(&mut self, ids: &[String], once: Option<&Once>, by: &By<'_>) -> Result<Done<Release>, StateError> {
+        self.release_once(ids, once, *by)
     }
     fn drain(
         &mut self,
         gpus: &Allocation,
         reason: &str,
         once: Option<&Once>,
-        at_unix_s: f64,
+        by: &By<'_>,
     ) -> Result<Done<Drain>, StateError> {
-        self.drain_once(gpus, reason, once, at_unix_s)
+        self.drain_once(gpus, reason, once, *by)
     }
-    fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, at_unix_s: f64) -> Result<Done<usize>, StateError> {
-        self.undrain_once(gpus, once, at_unix_s)
+    fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, by: &By<'_>) -> Result<Done<usize>, StateError> {
+        self.undrain_once(gpus, once, *by)
     }
     fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<bool, StateError> {
         State::set_suspects(self, suspects)
+    }
+    fn renew(&mut self, id: &str, lease_s: f64, by: &By<'_>) -> Result<JobHeld, StateError> {
+        State::renew(self, id, lease_s, by)
+    }
+    fn first_lease_end(&self) -> Result<Option<f64>, StateError> {
+        State::first_lease_end(self)
+    }
+    fn expire(&mut self, by: &By<'_>) -> Result<Vec<JobHeld>, StateError> {
+        State::expire(self, by)
+    }
+    fn restart_leases(&mut self, at_unix_s: f64) -> Result<usize, StateError> {
+        State::restart_leases(self, at_unix_s)
+    }
+    fn log(&mut self, by: &By<'_>, what: &str, subject: &str, gpus: &Allocation) -> Result<(), StateError> {
+        State::log(self, by, what, subject, gpus)
+    }
+    fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StateError> {
+        State::events(self, after, limit)
+    }
+    fn last_event(&self) -> Result<i64, StateError> {
+        State::last_event(self)
+    }
+    fn token(&self, hash: &str) -> Result<Option<Token>, StateError> {
+        State::token(self, hash)
+    }
+    fn has_tokens(&self) -> Result<bool, StateError> {
+        State::has_tokens(self)
     }
     fn turns(&self) -> Box<dyn Turns> {
         State::turns(self)

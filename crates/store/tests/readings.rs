@@ -16,7 +16,7 @@ fn record(cluster: &Cluster, gpus: &str, gb_per_s: f64) -> Record {
 }
 
 fn by(why: &str) -> By<'_> {
-    By { who: "ada", why, at_unix_s: 7.0 }
+    By { who: "ada", why, at_unix_s: 7.0, own_only: false }
 }
 
 fn ids(store: &Store, q: &Query) -> Vec<i64> {

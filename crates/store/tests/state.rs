@@ -27,6 +27,7 @@ fn job(state: &State, id: &str, gpus: &str) -> NewJob {
         demand_gb_per_s: None,
         predicted_gb_per_s: Some(40.0),
         size: None,
+        lease_s: None,
     }
 }
 
@@ -64,7 +65,7 @@ fn worker_of_the_state_tests() {
             Some(gpus) => {
                 let none = (None, None, None);
                 let (demand_gb_per_s, predicted_gb_per_s, size) = none;
-                let job = NewJob { id: id.clone(), gpus, demand_gb_per_s, predicted_gb_per_s, size };
+                let job = NewJob { id: id.clone(), gpus, demand_gb_per_s, predicted_gb_per_s, size, lease_s: None };
                 if commit(&mut state, &job, &now, "any", f64::from(n)) == Committed::Granted {
                     writeln!(out, "HAVE {id} {}", state.cluster().gpu_names(&job.gpus).join(" ")).unwrap();
                     mine.push(id);
@@ -84,7 +85,7 @@ fn worker_of_the_state_tests() {
 }
 
 fn commit(state: &mut State, job: &NewJob, snapshot: &Snapshot, request: &str, at_unix_s: f64) -> Committed {
-    state.commit(&Commit { job, snapshot, request, answer: "told", once: None, at_unix_s }).unwrap()
+    state.commit(&Commit { job, snapshot, request, answer: "told", once: None, by: at_unix_s.into() }).unwrap()
 }
 
 fn is_full(state: &State) -> bool {
@@ -405,7 +406,7 @@ fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_ref
     // With a key the answer is kept after the job has ended.
     let once = store::Once::new("k1", "A").unwrap();
     let snapshot = s.snapshot().unwrap();
-    let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), at_unix_s: 3.0 };
+    let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), by: 3.0.into() };
     assert_eq!(s.commit(&c).unwrap(), Committed::Granted);
     let (first, second) =
         (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once)).unwrap());
@@ -444,7 +445,7 @@ fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
     // The tables of the first version, without later ones.
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
-        "DROP TABLE version; DROP TABLE request_key; DROP TABLE held; DROP TABLE job;
+        "DROP TABLE version; DROP TABLE request_key; DROP TABLE event; DROP TABLE token; DROP TABLE held; DROP TABLE job;
          CREATE TABLE job (id TEXT PRIMARY KEY, since_unix_s REAL NOT NULL, demand_gb_per_s REAL, predicted_gb_per_s REAL,
              size_bytes INTEGER) STRICT;
          CREATE TABLE held (host TEXT NOT NULL, gpu INTEGER NOT NULL,

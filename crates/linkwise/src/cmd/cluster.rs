@@ -279,7 +279,7 @@ fn show(a: &Common) -> Result<(), Failure> {
 fn allocate(a: &Allocate) -> Result<(), Failure> {
     let engine = open::state(&a.common.state)?;
     let (job, gpus) = (a.job.clone(), a.gpus.clone());
-    let request = AllocateRequest { job, gpus, demand_gb_per_s: a.demand, key: a.once.key.clone() };
+    let request = AllocateRequest { job, gpus, demand_gb_per_s: a.demand, lease_s: None, key: a.once.key.clone() };
     let done = engine.allocate(&request, now_unix_s()).or_failure()?;
     print(
         a.common.format,

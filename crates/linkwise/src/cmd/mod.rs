@@ -14,6 +14,8 @@ pub mod plugin;
 pub mod readings;
 pub mod route;
 pub mod run;
+pub mod serve;
+pub mod token;
 pub mod topology;
 pub mod tune;
 pub mod watch;

@@ -1,8 +1,11 @@
 //! Changes of a state: allocate, release, drain, suspect.
 
+use super::event::log;
+use super::lease::check_lease;
 use super::read::{JobHeld, Suspect, snapshot, suspects};
 use super::{JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
 use crate::once::{self, Done, Once};
+use crate::readings::By;
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -31,6 +34,8 @@ pub struct NewJob {
     pub predicted_gb_per_s: Option<f64>,
     /// Message size of the prediction.
     pub size: Option<Bytes>,
+    /// Length of the lease, seconds: without a renewal within this time the job loses its GPUs. None: no lease.
+    pub lease_s: Option<f64>,
 }
 
 /// The result of an allocation.
@@ -61,22 +66,23 @@ impl State {
     ///
     /// # Errors
     /// A GPU that another job holds or that is drained; a job that holds other GPUs already.
-    pub fn allocate(&mut self, job: &NewJob, at_unix_s: f64) -> Result<Allocated, StateError> {
-        self.allocate_once(job, None, at_unix_s).map(|d| d.value)
+    pub fn allocate<'a>(&mut self, job: &NewJob, by: impl Into<By<'a>>) -> Result<Allocated, StateError> {
+        self.allocate_once(job, None, by).map(|d| d.value)
     }
 
     /// The same, executed once under an idempotency key.
-    pub fn allocate_once(
+    pub fn allocate_once<'a>(
         &mut self,
         job: &NewJob,
         once: Option<&Once>,
-        at_unix_s: f64,
+        by: impl Into<By<'a>>,
     ) -> Result<Done<Allocated>, StateError> {
-        self.once(once, at_unix_s, |tx, cluster, path| {
+        let by = &by.into();
+        self.once(once, by, |tx, cluster, path| {
             if let Some(held) = job_held(tx, cluster, path, &job.id)? {
                 return if held.gpus == job.gpus { Ok(Allocated::Already) } else { Err(exists(cluster, &held)) };
             }
-            take(tx, cluster, path, job, None, at_unix_s)?;
+            take(tx, cluster, path, job, None, by)?;
             Ok(Allocated::Now)
         })
     }
@@ -87,17 +93,19 @@ impl State {
     }
 
     /// The same, executed once under an idempotency key.
-    pub fn release_once(
+    pub fn release_once<'a>(
         &mut self,
         ids: &[String],
         once: Option<&Once>,
-        at_unix_s: f64,
+        by: impl Into<By<'a>>,
     ) -> Result<Done<Release>, StateError> {
-        self.once(once, at_unix_s, |tx, cluster, path| {
+        let by = &by.into();
+        self.once(once, by, |tx, cluster, path| {
             let held = |id: &String| job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id));
             let jobs = ids.iter().map(held).collect::<Result<Vec<_>, _>>()?; // read before any change: on an error all jobs keep their GPUs
-            for id in ids {
-                tx.execute("DELETE FROM job WHERE id = ?1", [id]).map_err(|e| StateError::of("write to", path, &e))?;
+            jobs.iter().try_for_each(|j| owned(j, by))?;
+            for j in &jobs {
+                give_back(tx, cluster, path, j, "release", by)?;
             }
             Ok(Release { jobs })
         })
@@ -105,25 +113,26 @@ impl State {
 
     /// Drains GPUs: no job gets them from now on. Jobs that hold some of them keep them. A repetition replaces the reason. Returns the jobs
     /// that hold some of them.
-    pub fn drain(&mut self, gpus: &Allocation, reason: &str, at_unix_s: f64) -> Result<Drain, StateError> {
-        self.drain_once(gpus, reason, None, at_unix_s).map(|d| d.value)
+    pub fn drain<'a>(&mut self, gpus: &Allocation, reason: &str, by: impl Into<By<'a>>) -> Result<Drain, StateError> {
+        self.drain_once(gpus, reason, None, by).map(|d| d.value)
     }
 
     /// The same, executed once under an idempotency key.
-    pub fn drain_once(
+    pub fn drain_once<'a>(
         &mut self,
         gpus: &Allocation,
         reason: &str,
         once: Option<&Once>,
-        at_unix_s: f64,
+        by: impl Into<By<'a>>,
     ) -> Result<Done<Drain>, StateError> {
+        let by = &by.into();
         if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
             return Err(StateError::Invalid(format!(
                 "a reason is one line of at most {REASON_BYTES_MAX} bytes without control characters; it has {} bytes",
                 reason.len()
             )));
         }
-        self.once(once, at_unix_s, |tx, cluster, path| {
+        self.once(once, by, |tx, cluster, path| {
             let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
             let insert = "INSERT INTO drained (host, gpu, since_unix_s, reason) VALUES (?1, ?2, ?3, ?4) \
                           ON CONFLICT (host, gpu) DO UPDATE SET reason = ?4";
@@ -134,7 +143,7 @@ impl State {
                 let host = &cluster.host(g.host).name;
                 tx.prepare_cached(insert)
                     .map_err(fail)?
-                    .execute(params![host, g.gpu, at_unix_s, reason])
+                    .execute(params![host, g.gpu, by.at_unix_s, reason])
                     .map_err(fail)?;
                 let mut statement = tx.prepare_cached(running).map_err(fail)?;
                 let job = statement.query_row(params![host, g.gpu], |r| Ok((r.get(0)?, r.get(1)?))).optional();
@@ -142,6 +151,7 @@ impl State {
             }
             going_on.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
             going_on.dedup();
+            log(tx, cluster, path, &By { why: reason, ..*by }, "drain", "", gpus)?;
             Ok(Drain { jobs_going_on: going_on.into_iter().map(|j| j.1).collect() })
         })
     }
@@ -152,19 +162,23 @@ impl State {
     }
 
     /// The same, executed once under an idempotency key.
-    pub fn undrain_once(
+    pub fn undrain_once<'a>(
         &mut self,
         gpus: &Allocation,
         once: Option<&Once>,
-        at_unix_s: f64,
+        by: impl Into<By<'a>>,
     ) -> Result<Done<usize>, StateError> {
-        self.once(once, at_unix_s, |tx, cluster, path| {
+        let by = &by.into();
+        self.once(once, by, |tx, cluster, path| {
             let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
             let sql = "DELETE FROM drained WHERE host = ?1 AND gpu = ?2";
             let mut n = 0;
             for g in gpus.gpus() {
                 let mut statement = tx.prepare_cached(sql).map_err(fail)?;
                 n += statement.execute(params![cluster.host(g.host).name, g.gpu]).map_err(fail)?;
+            }
+            if n > 0 {
+                log(tx, cluster, path, by, "undrain", "", gpus)?;
             }
             Ok(n)
         })
@@ -202,10 +216,10 @@ impl State {
     }
 
     /// Runs one write; with a key only once.
-    fn once<T: Serialize + for<'de> Deserialize<'de>>(
+    pub(super) fn once<T: Serialize + for<'de> Deserialize<'de>>(
         &mut self,
         once: Option<&Once>,
-        at_unix_s: f64,
+        by: &By<'_>,
         work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StateError>,
     ) -> Result<Done<T>, StateError> {
         self.write(|tx, cluster, path| {
@@ -217,7 +231,7 @@ impl State {
             }
             let value = work(tx, cluster, path)?;
             if let Some(o) = once {
-                once::keep(tx, o, &value, None, at_unix_s).map_err(fail)?;
+                once::keep(tx, o, &value, None, by.at_unix_s).map_err(fail)?;
             }
             Ok(Done { value, repeated: false })
         })
@@ -250,7 +264,7 @@ pub(super) fn exists(cluster: &Cluster, held: &JobHeld) -> StateError {
     StateError::JobExists { id: held.id.clone(), held: cluster.gpu_list(&held.gpus) }
 }
 
-fn unknown(tx: &Transaction<'_>, path: &Path, id: &str) -> StateError {
+pub(super) fn unknown(tx: &Transaction<'_>, path: &Path, id: &str) -> StateError {
     let newest = || -> rusqlite::Result<Vec<String>> {
         let sql = "SELECT id FROM job ORDER BY since_unix_s DESC, id DESC LIMIT ?1";
         tx.prepare(sql)?.query_map([NAMED_MAX as i64], |r| r.get(0))?.collect()
@@ -268,12 +282,16 @@ pub(super) fn job_held(
     path: &Path,
     id: &str,
 ) -> Result<Option<JobHeld>, StateError> {
-    type Row = (f64, Option<f64>, Option<f64>, Option<i64>);
+    type Row = (f64, Option<f64>, Option<f64>, Option<i64>, String, Option<f64>, Option<f64>);
     let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
-    let sql = "SELECT since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes FROM job WHERE id = ?1";
+    let sql = "SELECT since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, made_by, lease_s, \
+               lease_until_unix_s FROM job WHERE id = ?1";
     let mut statement = tx.prepare_cached(sql).map_err(fail)?;
     let row: Option<Row> = statement.query_row([id], |r| r.try_into()).optional().map_err(fail)?;
-    let Some((since_unix_s, demand_gb_per_s, predicted_gb_per_s, size)) = row else { return Ok(None) };
+    let Some((since_unix_s, demand_gb_per_s, predicted_gb_per_s, size, made_by, lease_s, lease_until_unix_s)) = row
+    else {
+        return Ok(None);
+    };
     let mut statement = tx.prepare_cached("SELECT host, gpu FROM held WHERE job = ?1").map_err(fail)?;
     let mut rows = statement.query([id]).map_err(fail)?;
     let index = cluster.host_index();
@@ -286,7 +304,17 @@ pub(super) fn job_held(
     }
     let size = size.map(|s| Bytes(s.max(0) as u64));
     let gpus = Allocation::new(parts);
-    Ok(Some(JobHeld { id: id.into(), gpus, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size }))
+    Ok(Some(JobHeld {
+        id: id.into(),
+        gpus,
+        since_unix_s,
+        demand_gb_per_s,
+        predicted_gb_per_s,
+        size,
+        made_by,
+        lease_s,
+        lease_until_unix_s,
+    }))
 }
 
 /// Checks and writes one job that holds no GPUs yet. `answered` are the digest of the request that placed it, and the answer.
@@ -297,9 +325,10 @@ pub(super) fn take(
     path: &Path,
     job: &NewJob,
     answered: Option<(&str, &str)>,
-    at_unix_s: f64,
+    by: &By<'_>,
 ) -> Result<(), StateError> {
     check_job_id(&job.id).map_err(StateError::Invalid)?;
+    check_lease(job.lease_s)?;
     if job.gpus.is_empty() {
         return Err(StateError::Invalid(format!("job `{}` asks for no GPU", job.id)));
     }
@@ -322,25 +351,49 @@ pub(super) fn take(
         }
     }
     tx.prepare_cached(
-        "INSERT INTO job (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, request, answer) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT INTO job (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, request, answer, \
+         made_by, lease_s, lease_until_unix_s) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
     )
     .map_err(fail)?
     .execute(params![
         job.id,
-        at_unix_s,
+        by.at_unix_s,
         job.demand_gb_per_s,
         job.predicted_gb_per_s,
         job.size.map(|s| s.0.min(i64::MAX as u64) as i64),
         answered.map(|a| a.0),
         answered.map(|a| a.1),
+        by.who,
+        job.lease_s,
+        job.lease_s.map(|s| by.at_unix_s + s),
     ])
     .map_err(fail)?;
     let mut insert = tx.prepare_cached("INSERT INTO held (host, gpu, job) VALUES (?1, ?2, ?3)").map_err(fail)?;
     for g in job.gpus.gpus() {
         insert.execute(params![cluster.host(g.host).name, g.gpu, job.id]).map_err(fail)?;
     }
+    log(tx, cluster, path, by, "allocate", &job.id, &job.gpus)
+}
+
+/// Refuses the change of a job by an author who may change only its own jobs.
+pub(super) fn owned(job: &JobHeld, by: &By<'_>) -> Result<(), StateError> {
+    if by.own_only && job.made_by != by.who {
+        return Err(StateError::NotYours { id: job.id.clone(), made_by: job.made_by.clone() });
+    }
     Ok(())
+}
+
+/// Takes the GPUs of a job back. `what` is the word of the log.
+pub(super) fn give_back(
+    tx: &Transaction<'_>,
+    cluster: &Cluster,
+    path: &Path,
+    job: &JobHeld,
+    what: &str,
+    by: &By<'_>,
+) -> Result<(), StateError> {
+    tx.execute("DELETE FROM job WHERE id = ?1", [&job.id]).map_err(|e| StateError::of("write to", path, &e))?;
+    log(tx, cluster, path, by, what, &job.id, &job.gpus)
 }
 
 /// The held and drained GPUs of one host.

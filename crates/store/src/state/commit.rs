@@ -10,6 +10,7 @@ use super::change::{NewJob, alike, exists, job_held, on_host, take};
 use super::read::{Snapshot, Suspect, suspects, versions};
 use super::{State, StateError};
 use crate::once::{self, Once};
+use crate::readings::By;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::HashMap;
 use std::path::Path;
@@ -28,8 +29,8 @@ pub struct Commit<'a> {
     pub answer: &'a str,
     /// The client's idempotency key.
     pub once: Option<&'a Once>,
-    /// The present time, seconds since 1970.
-    pub at_unix_s: f64,
+    /// The author and the present time.
+    pub by: By<'a>,
 }
 
 /// The result of a commit.
@@ -90,9 +91,9 @@ impl State {
                 }
             }
             let kept = if c.answer.len() <= once::ANSWER_BYTES_MAX { c.answer } else { "" };
-            take(tx, cluster, path, c.job, Some((c.request, kept)), c.at_unix_s)?;
+            take(tx, cluster, path, c.job, Some((c.request, kept)), &c.by)?;
             if let Some(o) = c.once {
-                let keep = once::keep(tx, o, &(), Some(c.answer), c.at_unix_s);
+                let keep = once::keep(tx, o, &(), Some(c.answer), c.by.at_unix_s);
                 keep.map_err(|e| StateError::of_key(path, e))?;
             }
             Ok(Committed::Granted)

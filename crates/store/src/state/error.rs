@@ -99,6 +99,20 @@ pub enum StateError {
     /// The request is malformed; the sentence says why.
     #[error("{0}")]
     Invalid(String),
+    /// The job belongs to another author.
+    #[error("job `{id}` was allocated by `{made_by}`: only its author and operators may release or renew it")]
+    NotYours {
+        /// The job.
+        id: String,
+        /// Its author.
+        made_by: String,
+    },
+    /// A token with this name exists.
+    #[error("there is a token `{0}` already; revoked tokens keep their names")]
+    TokenExists(String),
+    /// No token has this name.
+    #[error("there is no token `{0}`")]
+    UnknownToken(String),
     /// No job with this id holds GPUs.
     #[error("no job `{id}` holds GPUs; {}", in_words(.known))]
     UnknownJob {
@@ -197,6 +211,8 @@ impl StateError {
                 | StateError::Held { .. }
                 | StateError::Drained { .. }
                 | StateError::TooManyJobs { .. }
+                | StateError::NotYours { .. }
+                | StateError::TokenExists(_)
         )
     }
 }

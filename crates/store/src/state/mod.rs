@@ -11,15 +11,21 @@
 mod change;
 mod commit;
 mod error;
+mod event;
+mod lease;
 mod read;
 mod schema;
+mod token;
 mod turn;
 
 pub use change::{Allocated, Drain, NewJob, Release};
 pub use commit::{Commit, Committed};
 pub use error::StateError;
+pub use event::{EVENTS_MAX, Event};
+pub use lease::{LEASE_S_MAX, LEASE_S_MIN};
 pub use read::{Drained, JobHeld, Snapshot, Suspect};
 pub(crate) use schema::APPLICATION_ID;
+pub use token::{NewToken, TOKENS_MAX, Token};
 pub use turn::{Turn, Turns};
 
 use crate::identity::{HostChanges, Kinship, compare, fingerprint, identity};

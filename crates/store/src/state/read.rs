@@ -22,6 +22,15 @@ pub struct JobHeld {
     pub predicted_gb_per_s: Option<f64>,
     /// Message size of that prediction.
     pub size: Option<Bytes>,
+    /// The author of the allocation; empty in states of schema version 2.
+    #[serde(default)]
+    pub made_by: String,
+    /// Length of the lease, seconds; none: the job holds its GPUs until it is released.
+    #[serde(default)]
+    pub lease_s: Option<f64>,
+    /// End of the lease, seconds since 1970.
+    #[serde(default)]
+    pub lease_until_unix_s: Option<f64>,
 }
 
 /// A GPU that the operator drained.
@@ -122,17 +131,28 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
         let mask = masks.entry(job).or_default().entry(g.host).or_default();
         *mask = mask.union(GpuMask(1 << g.gpu));
     }
-    let sql =
-        "SELECT id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes FROM job ORDER BY since_unix_s, id";
+    let sql = "SELECT id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, made_by, lease_s, \
+               lease_until_unix_s FROM job ORDER BY since_unix_s, id";
     let mut statement = conn.prepare_cached(sql).map_err(fail)?;
     let mut rows = statement.query([]).map_err(fail)?;
     let mut jobs = Vec::new();
     while let Some(row) = rows.next().map_err(fail)? {
-        let (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size): (String, f64, _, _, Option<i64>) =
+        type Row = (String, f64, Option<f64>, Option<f64>, Option<i64>, String, Option<f64>, Option<f64>);
+        let (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size, made_by, lease_s, lease_until_unix_s): Row =
             row.try_into().map_err(fail)?;
         let gpus = Allocation::new(masks.remove(&id).ok_or_else(|| damaged(format!("job `{id}` holds no GPU")))?);
         let size = size.map(|s| Bytes(s.max(0) as u64));
-        jobs.push(JobHeld { id, gpus, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size });
+        jobs.push(JobHeld {
+            id,
+            gpus,
+            since_unix_s,
+            demand_gb_per_s,
+            predicted_gb_per_s,
+            size,
+            made_by,
+            lease_s,
+            lease_until_unix_s,
+        });
     }
     if let Some(id) = masks.keys().next() {
         return Err(damaged(format!("GPUs are held by job `{id}`, which is not listed")));

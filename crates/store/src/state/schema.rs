@@ -7,7 +7,7 @@ use rusqlite_migration::{HookError, M, Migrations};
 pub const APPLICATION_ID: i64 = 0x6c6b_7374;
 
 /// The schema version that this build writes.
-pub const VERSION: i64 = 2;
+pub const VERSION: i64 = 3;
 
 /// Rows of `held` must not overlap; the other columns are for status reports and decisions.
 pub const V1: &str = "
@@ -52,6 +52,31 @@ ALTER TABLE job ADD COLUMN request TEXT;
 ALTER TABLE job ADD COLUMN answer TEXT;
 ";
 
+/// Leases and authors of jobs, the log of changes, and the tokens of a server.
+const V3: &str = "
+ALTER TABLE job ADD COLUMN lease_s REAL;
+ALTER TABLE job ADD COLUMN lease_until_unix_s REAL;
+ALTER TABLE job ADD COLUMN made_by TEXT NOT NULL DEFAULT '';
+CREATE INDEX job_by_lease ON job (lease_until_unix_s) WHERE lease_until_unix_s IS NOT NULL;
+CREATE TABLE event (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_unix_s REAL NOT NULL,
+    who TEXT NOT NULL,
+    what TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    gpus TEXT NOT NULL,
+    why TEXT NOT NULL
+) STRICT;
+CREATE TABLE token (
+    name TEXT PRIMARY KEY,
+    hash TEXT NOT NULL UNIQUE,
+    scope TEXT NOT NULL,
+    made_at_unix_s REAL NOT NULL,
+    until_unix_s REAL,
+    revoked_at_unix_s REAL
+) STRICT;
+";
+
 /// All migrations. The same transaction writes `meta` into a new file, so that no state lacks it.
 pub fn migrations(meta: Vec<(&'static str, String)>) -> Migrations<'static> {
     let first = M::up_with_hook(V1, move |tx: &rusqlite::Transaction<'_>| {
@@ -63,6 +88,7 @@ pub fn migrations(meta: Vec<(&'static str, String)>) -> Migrations<'static> {
     Migrations::new(vec![
         first,
         M::up_with_hook(V2, |tx: &rusqlite::Transaction<'_>| Ok(tx.execute_batch(crate::once::TABLE)?)),
+        M::up(V3),
     ])
 }
 

@@ -1,0 +1,141 @@
+//! `linkwise serve`: the engine over HTTP.
+
+use crate::cmd::open;
+use crate::store_errors::OrFailure;
+use console::{Failure, Format, load_cluster, now_unix_s, wrap};
+use engine::{FitRequest, ModelKeeper};
+use files::{FileLock, write_atomic};
+use predict::Model;
+use serde_json::json;
+use server::{Config, ServeError};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use store::{State, StateError};
+use topology::{Cluster, Collective};
+
+/// Arguments of `linkwise serve`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  linkwise serve --cluster site.yaml --state site.db
+  curl -s localhost:7878/v1/cluster
+  curl -s localhost:7878/v1/place -H 'Content-Type: application/json' -d '{\"gpus\":16}'
+
+A missing state is made. Readings go to site.readings.db beside it, the model to site.model.json; without a model file the predictions \
+are those of NCCL's own decisions until `fit` is asked for. http://localhost:7878/ is the page, /openapi.json describes every request.
+
+Ctrl-C or SIGTERM ends the server after the requests that run. Until `linkwise token create` makes the first token, every user of this \
+machine may do everything.")]
+pub struct Args {
+    /// Built-in cluster or cluster file; needed to make a state
+    #[arg(long)]
+    cluster: Option<String>,
+    /// State file of `linkwise cluster`; made if it is missing
+    #[arg(long)]
+    state: PathBuf,
+    /// Store of readings (default: beside the state); made if it is missing
+    #[arg(long)]
+    store: Option<PathBuf>,
+    /// Model file (default: beside the state); written by fits and by readings that the model learns
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Collective of the predictions while there is no model file
+    #[arg(long, value_parser = clap::value_parser!(Collective), default_value = "all_reduce")]
+    collective: Collective,
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:7878", value_parser = address)]
+    listen: SocketAddr,
+    /// Requests per second that one client may send
+    #[arg(long, default_value_t = server::limits::RATE_PER_S, value_parser = console::number::real)]
+    rate: f64,
+    /// Listen beyond this machine although nothing is encrypted: tokens and answers can be read on the network
+    #[arg(long)]
+    force_plain_http: bool,
+    /// Output format of the line that says where the server listens
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "an address and a port were expected, such as 127.0.0.1:7878".into())
+}
+
+/// A path beside the state: `site.db` has `site.readings.db`.
+fn beside(state: &Path, ending: &str) -> PathBuf {
+    state.with_extension(ending)
+}
+
+/// Writes the model file. The lock is held for every write only, so that a command can fit meanwhile.
+struct Keeper(PathBuf);
+
+impl Keeper {
+    fn write(&self, text: String) -> Result<(), String> {
+        let lock = self.0.is_file().then(|| FileLock::acquire(&self.0));
+        let _lock = lock.transpose().map_err(|e| e.to_string())?;
+        write_atomic(&self.0, text).map_err(|e| e.to_string())
+    }
+}
+
+impl ModelKeeper for Keeper {
+    fn keep(&mut self, model: &Model) -> Result<(), String> {
+        self.write(engine::ModelFile::write(model, None)?)
+    }
+    fn keep_fitted_on(&mut self, model: &Model, fitted_on: &Cluster) -> Result<(), String> {
+        self.write(engine::ModelFile::write(model, Some(fitted_on))?)
+    }
+}
+
+/// Opens the state, or makes it for the named cluster.
+fn state(path: &Path, cluster: Option<&str>) -> Result<State, Failure> {
+    match (State::open(path), cluster) {
+        (Err(StateError::Missing(_)), Some(name)) => State::init(path, &load_cluster(name)?, now_unix_s()).or_failure(),
+        (Err(StateError::Missing(_)), None) => {
+            Err(Failure::input(format!("{} does not exist; give --cluster to make it", path.display())))
+        }
+        (opened, _) => opened.or_failure(),
+    }
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    if !(args.rate > 0.0 && args.rate <= 1e6) {
+        return Err(Failure::input(format!("--rate: {} is not above 0 and at most 1,000,000", args.rate)));
+    }
+    let state = state(&args.state, args.cluster.as_deref())?;
+    let cluster = open::cluster(args.cluster.as_deref(), Some(&state))?;
+    let store = args.store.unwrap_or_else(|| beside(&args.state, "readings.db"));
+    let model = args.model.unwrap_or_else(|| beside(&args.state, "model.json"));
+    let mut builder = open::new(cluster.clone()).state(state).store(open::store_or_new(&store, &cluster)?);
+    let fitted = model.is_file();
+    if fitted {
+        builder = builder.model_file(open::model(&model)?);
+    } else {
+        // A model of NCCL's own decisions needs no reading. It is not written: a file would look like a fit.
+        let cold = FitRequest { kind: Some("nccl".into()), collective: Some(args.collective), seed: 0 };
+        let cold_engine = open::new(cluster).build().or_failure()?;
+        cold_engine.fit(&cold).or_failure()?;
+        builder = builder.model(Model::clone(&*cold_engine.model().or_failure()?));
+    }
+    let engine = open::build(builder.keeper(Keeper(model)), &args.state)?;
+    let config =
+        Config { listen: args.listen, force_plain: args.force_plain_http, rate_per_s: args.rate, ..Config::default() };
+    let asks = engine.has_tokens().or_failure()?;
+    let running = server::start(engine, &config).map_err(|e| match e {
+        ServeError::Engine(e) => Err::<(), _>(e).or_failure().unwrap_err(),
+        e => Failure::input(e),
+    })?;
+    let at = running.address();
+    match args.format {
+        Format::Text => {
+            console::print(&format!("linkwise listens on http://{at}\n"));
+            if args.force_plain_http && !asks {
+                let note = "note: no token exists: every client that reaches this address may do everything; \
+                            `linkwise token create` makes one";
+                console::say(&wrap(note, 2).trim_end());
+            }
+        }
+        Format::Json => console::print(&format!("{}\n", json!({"listens": at, "asks_for_tokens": asks}))),
+    }
+    running.wait_for_signal().map_err(Failure::input)?;
+    running.stop();
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! `linkwise serve` as a process: it starts, stops, and survives kills under load.
+
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+/// Number of kills; `LINKWISE_KILLS=100` for the long check.
+const KILLS: usize = 10;
+const CLIENTS: u64 = 6;
+/// Answers of a server before it is killed.
+const ANSWERS: usize = 24;
+
+struct Served {
+    child: Child,
+    at: SocketAddr,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts the server on a free port and waits for the line that says where it listens.
+fn serve(folder: &Path, more: &[&str]) -> Served {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_linkwise"))
+        .args(["serve", "--cluster", "h100", "--state", "s.db", "--listen", "127.0.0.1:0", "--format", "json"])
+        .args(more)
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let v: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"));
+    Served { child, at: v["listens"].as_str().unwrap().parse().unwrap() }
+}
+
+fn agent() -> ureq::Agent {
+    let config =
+        ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(Duration::from_secs(30)));
+    config.build().into()
+}
+
+/// One try; none if the connection failed.
+fn ask(agent: &ureq::Agent, at: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Option<(u16, Value)> {
+    let request = ureq::http::Request::builder()
+        .method(method)
+        .uri(format!("http://{at}{path}"))
+        .header("content-type", "application/json")
+        .header("idempotency-key", key);
+    let sent = match body {
+        "" => agent.run(request.body(()).unwrap()),
+        body => agent.run(request.body(body.to_owned()).unwrap()),
+    };
+    let mut response = sent.ok()?;
+    let status = response.status().as_u16();
+    let mut text = String::new();
+    response.body_mut().as_reader().read_to_string(&mut text).ok()?;
+    Some((status, serde_json::from_str(&text).ok()?))
+}
+
+/// A job as its client knows it.
+#[derive(Clone, Debug)]
+struct Held {
+    job: String,
+    gpus: BTreeSet<String>,
+    /// When the client knew that the job holds the GPUs.
+    from: Instant,
+    /// When the client first asked for the release; none: never.
+    until: Option<Instant>,
+}
+
+fn gpus(v: &Value) -> BTreeSet<String> {
+    v.as_array().unwrap_or(&Vec::new()).iter().map(|g| g.as_str().unwrap().to_owned()).collect()
+}
+
+/// Allocates and releases until it is told to stop. Every request is repeated under its key until it is answered; some are repeated
+/// after their answer, and the second answer must be the first.
+fn client(number: u64, at: &RwLock<SocketAddr>, answers: &AtomicUsize, stop: &AtomicBool) -> (Vec<Held>, usize) {
+    let agent = agent();
+    let (mut history, mut open, mut tries): (Vec<Held>, Vec<usize>, usize) = (Vec::new(), Vec::new(), 0);
+    let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = |n: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % n
+    };
+    let mut answered = |method: &str, path: &str, key: &str, body: &str| -> (u16, Value) {
+        loop {
+            tries += 1;
+            let now = *at.read().unwrap();
+            match ask(&agent, now, method, path, key, body) {
+                Some((status, v)) if status < 500 && status != 429 => {
+                    answers.fetch_add(1, Ordering::Relaxed);
+                    return (status, v);
+                }
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    };
+    let mut n = 0;
+    while !stop.load(Ordering::Relaxed) {
+        n += 1;
+        let key = format!("c{number}-{n}");
+        if open.len() >= 3 || (!open.is_empty() && next(2) == 0) {
+            let i = open.remove(next(open.len() as u64) as usize);
+            history[i].until = Some(Instant::now());
+            let path = format!("/v1/allocations/{}", history[i].job);
+            let (status, v) = answered("DELETE", &path, &key, "");
+            assert_eq!((status, gpus(&v["released"][0]["gpus"])), (200, history[i].gpus.clone()), "{v}");
+            continue;
+        }
+        let body = json!({"gpus": 1 + next(6), "commit": key}).to_string();
+        let (status, v) = answered("POST", "/v1/allocations", &key, &body);
+        if status != 201 {
+            assert_eq!(status, 409, "{v}"); // too few GPUs are free
+            continue;
+        }
+        let got = gpus(&v["gpus"]);
+        history.push(Held { job: key.clone(), gpus: got.clone(), from: Instant::now(), until: None });
+        open.push(history.len() - 1);
+        if next(3) == 0 {
+            let (status, again) = answered("POST", "/v1/allocations", &key, &body);
+            assert_eq!((status, gpus(&again["gpus"]), &again["committed"]["repeated"]), (201, got, &json!(true)));
+        }
+    }
+    (history, tries)
+}
+
+#[test]
+fn kills_under_load_give_no_gpu_twice_and_lose_and_invent_no_job() {
+    let kills = std::env::var("LINKWISE_KILLS").ok().map_or(KILLS, |k| k.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let mut served = serve(dir.path(), &[]);
+    let at = Arc::new(RwLock::new(served.at));
+    let stop = Arc::new(AtomicBool::new(false));
+    let answers = Arc::new(AtomicUsize::new(0));
+    let clients: Vec<_> = (1..=CLIENTS)
+        .map(|i| {
+            let (at, answers, stop) = (at.clone(), answers.clone(), stop.clone());
+            std::thread::spawn(move || client(i, &at, &answers, &stop))
+        })
+        .collect();
+    for kill in 0..kills {
+        // Each server answers some requests, then ends at any moment of others.
+        let (before, start) = (answers.load(Ordering::Relaxed), Instant::now());
+        while answers.load(Ordering::Relaxed) < before + ANSWERS {
+            assert!(start.elapsed() < Duration::from_secs(60), "the server answers nothing");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(kill as u64 * 7 % 23));
+        served.child.kill().unwrap(); // SIGKILL
+        served.child.wait().unwrap();
+        served = serve(dir.path(), &[]);
+        *at.write().unwrap() = served.at;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let results: Vec<(Vec<Held>, usize)> = clients.into_iter().map(|c| c.join().expect("a client")).collect();
+    let tries: usize = results.iter().map(|r| r.1).sum();
+    let history: Vec<Held> = results.into_iter().flat_map(|r| r.0).collect();
+    assert!(history.len() > 3 * kills && tries > history.len(), "{} allocations in {tries} requests", history.len());
+
+    // While one client knows that it holds a GPU, no other client knows the same.
+    let mut by_gpu: BTreeMap<&str, Vec<&Held>> = BTreeMap::new();
+    history.iter().for_each(|h| h.gpus.iter().for_each(|g| by_gpu.entry(g).or_default().push(h)));
+    let end = Instant::now();
+    for (gpu, mut holders) in by_gpu {
+        holders.sort_by_key(|h| h.from);
+        for w in holders.windows(2) {
+            assert!(w[0].until.unwrap_or(end) <= w[1].from, "{gpu} was given twice: {:?} {:?}", w[0], w[1]);
+        }
+    }
+    // Every request was driven to its answer, so the clients know the whole state.
+    let known: BTreeMap<String, BTreeSet<String>> =
+        history.into_iter().filter(|h| h.until.is_none()).map(|h| (h.job, h.gpus)).collect();
+    let (_, v) = ask(&agent(), served.at, "GET", "/v1/allocations", "x", "").unwrap();
+    let jobs = v["jobs"].as_array().unwrap();
+    let now = jobs.iter().map(|j| (j["id"].as_str().unwrap().to_owned(), gpus(&j["gpus"]))).collect();
+    assert_eq!(known, now, "the clients' jobs (left) and the server's");
+    drop(served);
+    store::State::open(&dir.path().join("s.db")).unwrap().check().unwrap();
+}
+
+#[test]
+fn a_server_ends_with_0_at_sigterm_and_its_state_serves_the_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut served = serve(dir.path(), &[]);
+    let (status, v) = ask(&agent(), served.at, "POST", "/v1/allocations", "k", r#"{"gpus":8,"commit":"a"}"#).unwrap();
+    assert_eq!(status, 201, "{v}");
+    let pid = served.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let start = Instant::now();
+    let code = loop {
+        match served.child.try_wait().unwrap() {
+            Some(code) => break code,
+            None => assert!(start.elapsed() < Duration::from_secs(30), "the server does not stop"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(code.success(), "{code}");
+    let shown = Command::new(env!("CARGO_BIN_EXE_linkwise"))
+        .args(["cluster", "show", "--state", "s.db", "--format", "json"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["jobs"][0]["id"], "a", "{shown}");
+}
+
+#[test]
+fn a_token_is_printed_once_and_its_hash_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let o = Command::new(env!("CARGO_BIN_EXE_linkwise")).args(args).current_dir(dir.path()).output().unwrap();
+        (o.status.code(), String::from_utf8(o.stdout).unwrap(), String::from_utf8(o.stderr).unwrap())
+    };
+    assert_eq!(run(&["cluster", "init", "--cluster", "h100", "--state", "s.db"]).0, Some(0));
+    let (code, token, _) = run(&["token", "create", "ada", "--scope", "request", "--state", "s.db"]);
+    let token = token.trim();
+    assert!(code == Some(0) && token.starts_with("lwt_"), "{token}");
+    let listed = run(&["token", "list", "--state", "s.db"]).1;
+    assert!(listed.contains("ada") && listed.contains("request") && !listed.contains(token), "{listed}");
+    let file = std::fs::read(dir.path().join("s.db")).unwrap();
+    let wal = std::fs::read(dir.path().join("s.db-wal")).unwrap_or_default();
+    let has = |text: &str| [&file, &wal].iter().any(|f| f.windows(text.len()).any(|w| w == text.as_bytes()));
+    assert!(has(&server::auth::hash(token)) && !has(token), "the state keeps the hash only");
+    assert_eq!(run(&["token", "create", "ada", "--scope", "read", "--state", "s.db"]).0, Some(1));
+    assert_eq!(run(&["token", "revoke", "ada", "--state", "s.db"]).1, "token `ada` is revoked\n");
+    assert_eq!(run(&["token", "revoke", "bob", "--state", "s.db"]).0, Some(2));
+
+    let served = serve(dir.path(), &[]);
+    let (status, v) = ask(&agent(), served.at, "GET", "/v1/cluster", "x", "").unwrap();
+    assert_eq!((status, v["code"].as_str()), (401, Some("no_token")));
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |args: &[&str]| {
+        let mut all = vec!["serve", "--state", "s.db"];
+        all.extend(args);
+        let o = Command::new(env!("CARGO_BIN_EXE_linkwise")).args(all).current_dir(dir.path()).output().unwrap();
+        (o.status.code(), String::from_utf8(o.stderr).unwrap().split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let (code, text) = said(&[]);
+    assert!(code == Some(2) && text.contains("give --cluster to make it"), "{text}");
+    let (code, text) = said(&["--cluster", "h100", "--listen", "0.0.0.0:0"]);
+    assert!(code == Some(2) && text.contains("--force-plain-http"), "{text}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (code, text) = said(&["--listen", &taken.local_addr().unwrap().to_string()]);
+    assert!(code == Some(2) && text.contains("cannot listen on"), "{text}");
+}
+
+#[test]
+fn a_fit_is_written_beside_the_state_and_used_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = serve(dir.path(), &[]);
+    let a = agent();
+    let fit = r#"{"kind":"nccl","collective":"all_gather"}"#;
+    let (status, task) = ask(&a, served.at, "POST", "/v1/models/fit", "x", fit).unwrap();
+    assert_eq!(status, 202, "{task}");
+    let start = Instant::now();
+    loop {
+        let (_, t) = ask(&a, served.at, "GET", &format!("/v1/tasks/{}", task["id"]), "x", "").unwrap();
+        if t["state"] == "done" {
+            break;
+        }
+        assert!(t["state"] != "failed" && start.elapsed() < Duration::from_secs(60), "{t}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(served);
+    assert!(dir.path().join("s.model.json").is_file() && dir.path().join("s.readings.db").is_file());
+    let served = serve(dir.path(), &[]);
+    let (_, model) = ask(&a, served.at, "GET", "/v1/models", "x", "").unwrap();
+    assert_eq!(model["collective"], "all_gather", "{model}");
+}

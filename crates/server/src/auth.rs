@@ -1,0 +1,113 @@
+//! Who asks, and what that client may do.
+//!
+//! A client sends `Authorization: Bearer TOKEN`. The state holds the SHA-256 of each token: a token has 256 random bits, so
+//! the hash needs neither salt nor slowness, and a look-up by hash tells nothing by its time. Until the first token is made,
+//! the server asks for none and listens on this machine only.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+/// What a token allows. Each scope contains the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// See everything but tokens; ask what if.
+    Read,
+    /// Allocate; release and renew own jobs; report readings.
+    Request,
+    /// Release and renew all jobs; drain; correct and withdraw readings; diagnose and fit.
+    Operate,
+    /// Everything.
+    Administer,
+}
+
+impl Scope {
+    /// All scopes.
+    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Request, Scope::Operate, Scope::Administer];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Request => "request",
+            Scope::Operate => "operate",
+            Scope::Administer => "administer",
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Scope {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        Scope::ALL
+            .into_iter()
+            .find(|x| x.name() == s)
+            .ok_or_else(|| "`read`, `request`, `operate` or `administer` was expected".into())
+    }
+}
+
+/// A client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// The name of its token; `local` where no token is asked for.
+    pub name: String,
+    /// What it may do.
+    pub scope: Scope,
+}
+
+/// The start of every token: programs that look for leaked secrets can find it.
+const PREFIX: &str = "lwt_";
+/// Longest token that is hashed, bytes.
+pub const TOKEN_BYTES_MAX: usize = 200;
+
+/// A new random token.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn new_token() -> Result<String, String> {
+    let mut bytes = [0u8; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let more = rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
+        filled += more.map_err(|e| format!("the system gives no random numbers: {e}"))?;
+    }
+    Ok(format!("{PREFIX}{}", hex(&bytes)))
+}
+
+/// The hash of a token, as the state holds it.
+pub fn hash(token: &str) -> String {
+    hex(&Sha256::digest(token.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut s, b| {
+        let _ = write!(s, "{b:02x}");
+        s
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_differ_and_their_hash_is_that_of_the_standard() {
+        let (a, b) = (new_token().unwrap(), new_token().unwrap());
+        assert!(a != b && a.len() == PREFIX.len() + 64, "{a} {b}");
+        assert_eq!(hash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn each_scope_contains_the_ones_before_it() {
+        assert!(Scope::ALL.windows(2).all(|w| w[0] < w[1]));
+        assert!(Scope::ALL.iter().all(|s| s.name().parse() == Ok(*s)) && "admin".parse::<Scope>().is_err());
+    }
+}

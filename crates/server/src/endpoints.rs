@@ -1,0 +1,431 @@
+//! The endpoints under `/v1`: one table, from which the router, the OpenAPI document and the test of the scopes are made.
+
+use crate::auth::Scope;
+use crate::problem::Problem;
+use crate::read::Asked;
+use crate::tasks::Task;
+use axum::http::{Method, StatusCode};
+use engine::{
+    AllocateAnswer, AllocateRequest, Answer, CorrectRequest, DiagnoseAnswer, DiagnoseRequest, DrainAnswer,
+    DrainRequest, EventsAnswer, EventsRequest, ExplainAnswer, ExplainRequest, FitRequest, HostsAnswer, HostsRequest,
+    JobAnswer, JobRequest, ModelAnswer, ModelRequest, ObserveAnswer, ObserveRequest, PlaceAnswer, PlaceRequest,
+    ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, ReleaseAnswer, ReleaseRequest, RenewRequest, Request,
+    StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest, WithdrawRequest,
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use topology::Collective;
+
+/// Makes the schema of a type.
+pub type Shape = fn(&mut SchemaGenerator) -> Schema;
+
+/// What an endpoint does.
+pub enum Act {
+    /// Asks the engine.
+    Ask(fn(&Asked) -> Result<Request, Problem>),
+    /// Starts a fit as a task.
+    Fit,
+    /// Shows a task.
+    Task,
+    /// Cancels a task.
+    Cancel,
+    /// Answers a stream of requests, a line each.
+    Lines,
+    /// Streams events.
+    Events,
+}
+
+/// An endpoint.
+pub struct Endpoint {
+    pub method: Method,
+    pub path: &'static str,
+    /// Its name in generated clients.
+    pub id: &'static str,
+    /// One sentence.
+    pub about: &'static str,
+    /// The scope that a client needs.
+    pub scope: Scope,
+    pub query: Option<Shape>,
+    pub body: Option<Shape>,
+    pub answer: Shape,
+    /// The status of a success.
+    pub status: StatusCode,
+    /// The content types of body and answer.
+    pub forms: (&'static str, &'static str),
+    pub act: Act,
+}
+
+fn of<T: JsonSchema>(g: &mut SchemaGenerator) -> Schema {
+    g.subschema_for::<T>()
+}
+
+const JSON: (&str, &str) = ("application/json", "application/json");
+
+fn get(path: &'static str, id: &'static str, about: &'static str, answer: Shape, act: Act) -> Endpoint {
+    let (method, status, scope) = (Method::GET, StatusCode::OK, Scope::Read);
+    Endpoint { method, path, id, about, scope, query: None, body: None, answer, status, forms: JSON, act }
+}
+
+fn post(
+    scope: Scope,
+    path: &'static str,
+    id: &'static str,
+    about: &'static str,
+    (body, answer): (Shape, Shape),
+    act: Act,
+) -> Endpoint {
+    let (method, status) = (Method::POST, StatusCode::OK);
+    Endpoint { method, path, id, about, scope, query: None, body: Some(body), answer, status, forms: JSON, act }
+}
+
+/// The jobs that hold GPUs.
+#[derive(Serialize, JsonSchema)]
+pub struct Allocations {
+    /// The jobs, oldest first.
+    pub jobs: Vec<JobAnswer>,
+    /// Number of GPUs that a job can get.
+    pub free: usize,
+    /// Version of the state; it rises with every change.
+    pub version: u64,
+}
+
+/// Lists readings.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReadingsQuery {
+    /// Only readings of this job.
+    job: Option<String>,
+    /// Only readings on this host.
+    host: Option<String>,
+    /// Only readings of this collective.
+    #[schemars(with = "Option<String>")]
+    collective: Option<Collective>,
+    /// Only readings of this size.
+    size_bytes: Option<u64>,
+    /// Only readings after this number, oldest first.
+    after: Option<i64>,
+    /// `true`: withdrawn readings, too.
+    withdrawn: Option<bool>,
+    /// Maximum number of readings, 1 to 10,000; none: 100.
+    limit: Option<usize>,
+}
+
+/// Corrects a reading.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Correction {
+    /// The correct bus bandwidth, GB/s.
+    busbw_gb_per_s: f64,
+    /// The reason.
+    why: String,
+    /// Accept a bandwidth above the one that the links allow, too.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Withdraws a reading.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Withdrawal {
+    /// The reason.
+    why: String,
+}
+
+/// The body of an answer: the answer itself, as the command prints it.
+pub fn body(answer: &Answer) -> serde_json::Result<Vec<u8>> {
+    use serde_json::to_vec;
+    match answer {
+        Answer::Place(a) => to_vec(a),
+        Answer::Allocate(a) => to_vec(a),
+        Answer::Release(a) => to_vec(a),
+        Answer::Drain(a) => to_vec(a),
+        Answer::Undrain(a) => to_vec(a),
+        Answer::Observe(a) => to_vec(a),
+        Answer::Learn(a) => to_vec(a),
+        Answer::Fit(a) => to_vec(a),
+        Answer::Diagnose(a) => to_vec(a),
+        Answer::Explain(a) => to_vec(a),
+        Answer::Readings(a) => to_vec(a),
+        Answer::Correct(a) | Answer::Withdraw(a) => to_vec(a),
+        Answer::Status(a) => to_vec(a),
+        Answer::Job(a) | Answer::Renew(a) => to_vec(a),
+        Answer::Hosts(a) => to_vec(a),
+        Answer::Events(a) => to_vec(a),
+        Answer::Model(a) => to_vec(a),
+    }
+}
+
+/// The job of the path in a request whose body may name it, too.
+fn same_job(named: &mut String, a: &Asked) -> Result<(), Problem> {
+    let job = a.param("job");
+    if !named.is_empty() && *named != job {
+        return Err(Problem::bad("two_jobs", "the address and the body name different jobs"));
+    }
+    *named = job;
+    Ok(())
+}
+
+/// All endpoints.
+pub fn all() -> Vec<Endpoint> {
+    use Act::{Ask, Cancel, Events, Fit, Lines, Task as ShowTask};
+    use Scope::{Operate, Read, Request as Requests};
+    vec![
+        get(
+            "/v1/cluster",
+            "cluster",
+            "The cluster, its jobs, free and drained GPUs, and suspects.",
+            of::<StatusAnswer>,
+            Ask(|_| Ok(Request::Status(StatusRequest {}))),
+        ),
+        get(
+            "/v1/hosts",
+            "hosts",
+            "The hosts with the state of every GPU.",
+            of::<HostsAnswer>,
+            Ask(|_| Ok(Request::Hosts(HostsRequest {}))),
+        ),
+        post(
+            Operate,
+            "/v1/hosts/drain",
+            "drain",
+            "Drain GPUs or hosts: no job gets them from now on.",
+            (of::<DrainRequest>, of::<DrainAnswer>),
+            Ask(|a| {
+                let mut r: DrainRequest = a.json()?;
+                a.key_into(&mut r.key)?;
+                Ok(Request::Drain(r))
+            }),
+        ),
+        post(
+            Operate,
+            "/v1/hosts/undrain",
+            "undrain",
+            "End the drain of GPUs or hosts.",
+            (of::<UndrainRequest>, of::<UndrainAnswer>),
+            Ask(|a| {
+                let mut r: UndrainRequest = a.json()?;
+                a.key_into(&mut r.key)?;
+                Ok(Request::Undrain(r))
+            }),
+        ),
+        post(
+            Read,
+            "/v1/place",
+            "place",
+            "Choose GPUs for a job, without allocating them.",
+            (of::<PlaceRequest>, of::<PlaceAnswer>),
+            Ask(|a| {
+                let r: PlaceRequest = a.json()?;
+                if r.commit.is_some() {
+                    return Err(Problem::bad("commit_not_here", "`commit` allocates: send it to /v1/allocations"));
+                }
+                Ok(Request::Place(Box::new(r)))
+            }),
+        ),
+        Endpoint {
+            forms: ("application/x-ndjson", "application/x-ndjson"),
+            ..post(
+                Read,
+                "/v1/place/stream",
+                "placeStream",
+                "Choose GPUs for many jobs, a request a line, without allocating them. Every line gets a line, in order; \
+                 `id` of a request is in its answer.",
+                (of::<PlaceRequest>, of::<PlaceAnswer>),
+                Lines,
+            )
+        },
+        post(
+            Read,
+            "/v1/explain",
+            "explain",
+            "Predict the bandwidth of given GPUs, and say what limits them.",
+            (of::<ExplainRequest>, of::<ExplainAnswer>),
+            Ask(|a| Ok(Request::Explain(a.json()?))),
+        ),
+        get(
+            "/v1/allocations",
+            "allocations",
+            "The jobs that hold GPUs.",
+            of::<Allocations>,
+            Ask(|_| Ok(Request::Status(StatusRequest {}))),
+        ),
+        Endpoint {
+            status: StatusCode::CREATED,
+            ..post(
+                Requests,
+                "/v1/allocations",
+                "allocate",
+                "Choose GPUs and allocate them to the job that `commit` names.",
+                (of::<PlaceRequest>, of::<PlaceAnswer>),
+                Ask(|a| {
+                    let mut r: PlaceRequest = a.json()?;
+                    if r.commit.is_none() {
+                        let detail = "`commit` is missing: the id of the job that gets the GPUs";
+                        return Err(Problem::bad("no_job", detail));
+                    }
+                    a.key_into(&mut r.key)?;
+                    Ok(Request::Place(Box::new(r)))
+                }),
+            )
+        },
+        get(
+            "/v1/allocations/{job}",
+            "allocation",
+            "A job and its GPUs.",
+            of::<JobAnswer>,
+            Ask(|a| Ok(Request::Job(JobRequest { job: a.param("job") }))),
+        ),
+        Endpoint {
+            method: Method::PUT,
+            ..post(
+                Requests,
+                "/v1/allocations/{job}",
+                "allocateNamed",
+                "Allocate named GPUs to a job.",
+                (of::<AllocateRequest>, of::<AllocateAnswer>),
+                Ask(|a| {
+                    let mut r: AllocateRequest = a.json()?;
+                    same_job(&mut r.job, a)?;
+                    a.key_into(&mut r.key)?;
+                    Ok(Request::Allocate(r))
+                }),
+            )
+        },
+        Endpoint {
+            method: Method::DELETE,
+            scope: Requests,
+            ..get(
+                "/v1/allocations/{job}",
+                "release",
+                "Release the GPUs of a job.",
+                of::<ReleaseAnswer>,
+                Ask(|a| Ok(Request::Release(ReleaseRequest { jobs: vec![a.param("job")], key: a.key.clone() }))),
+            )
+        },
+        post(
+            Requests,
+            "/v1/allocations/{job}/renew",
+            "renew",
+            "Start the lease of a job again.",
+            (of::<RenewRequest>, of::<JobAnswer>),
+            Ask(|a| {
+                let mut r: RenewRequest = a.json()?;
+                same_job(&mut r.job, a)?;
+                Ok(Request::Renew(r))
+            }),
+        ),
+        Endpoint {
+            query: Some(of::<ReadingsQuery>),
+            ..get(
+                "/v1/readings",
+                "readings",
+                "List readings.",
+                of::<ReadingsAnswer>,
+                Ask(|a| {
+                    let q: ReadingsQuery = a.query()?;
+                    Ok(Request::Readings(ReadingsRequest {
+                        job: q.job,
+                        hosts: q.host.into_iter().collect(),
+                        collective: q.collective,
+                        size_bytes: q.size_bytes,
+                        after: q.after,
+                        withdrawn: q.withdrawn.unwrap_or_default(),
+                        limit: q.limit,
+                    }))
+                }),
+            )
+        },
+        Endpoint {
+            status: StatusCode::CREATED,
+            ..post(
+                Requests,
+                "/v1/readings",
+                "observe",
+                "Record the bandwidth that a job achieved.",
+                (of::<ObserveRequest>, of::<ObserveAnswer>),
+                Ask(|a| {
+                    let mut r: ObserveRequest = a.json()?;
+                    a.key_into(&mut r.key)?;
+                    Ok(Request::Observe(r))
+                }),
+            )
+        },
+        post(
+            Operate,
+            "/v1/readings/{id}/correct",
+            "correct",
+            "Replace the bandwidth of a reading.",
+            (of::<Correction>, of::<ReadingChangeAnswer>),
+            Ask(|a| {
+                let Correction { busbw_gb_per_s, why, force } = a.json()?;
+                let (id, who, key) = (a.number("id")?, a.client.name.clone(), a.key.clone());
+                Ok(Request::Correct(CorrectRequest { id, busbw_gb_per_s, who, why, force, key }))
+            }),
+        ),
+        post(
+            Operate,
+            "/v1/readings/{id}/withdraw",
+            "withdraw",
+            "Withdraw a reading: no fit and no diagnosis uses it.",
+            (of::<Withdrawal>, of::<ReadingChangeAnswer>),
+            Ask(|a| {
+                let Withdrawal { why } = a.json()?;
+                let (id, who, key) = (a.number("id")?, a.client.name.clone(), a.key.clone());
+                Ok(Request::Withdraw(WithdrawRequest { id, who, why, key }))
+            }),
+        ),
+        post(
+            Operate,
+            "/v1/diagnose",
+            "diagnose",
+            "Look for slow hardware; the result replaces the suspects.",
+            (of::<DiagnoseRequest>, of::<DiagnoseAnswer>),
+            Ask(|a| Ok(Request::Diagnose(a.json()?))),
+        ),
+        get(
+            "/v1/models",
+            "model",
+            "The model of the predictions.",
+            of::<ModelAnswer>,
+            Ask(|_| Ok(Request::Model(ModelRequest {}))),
+        ),
+        Endpoint {
+            status: StatusCode::ACCEPTED,
+            ..post(
+                Operate,
+                "/v1/models/fit",
+                "fit",
+                "Fit a model to all readings, as a task. The server then uses it.",
+                (of::<FitRequest>, of::<Task>),
+                Fit,
+            )
+        },
+        get("/v1/tasks/{id}", "task", "A task, with its result if it is done.", of::<Task>, ShowTask),
+        Endpoint {
+            method: Method::DELETE,
+            scope: Operate,
+            ..get("/v1/tasks/{id}", "cancelTask", "Cancel a task that waits.", of::<Task>, Cancel)
+        },
+        Endpoint {
+            query: Some(of::<EventsRequest>),
+            ..get(
+                "/v1/events",
+                "events",
+                "List changes: who did what, when and why.",
+                of::<EventsAnswer>,
+                Ask(|a| Ok(Request::Events(a.query()?))),
+            )
+        },
+        Endpoint {
+            query: Some(of::<EventsRequest>),
+            forms: ("", "text/event-stream"),
+            ..get(
+                "/v1/events/stream",
+                "eventStream",
+                "Changes as server-sent events, after `after` or the header `Last-Event-ID`; without both, new ones.",
+                of::<store::state::Event>,
+                Events,
+            )
+        },
+    ]
+}

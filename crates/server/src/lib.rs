@@ -1,0 +1,30 @@
+//! The engine over HTTP: REST, events, metrics and a page.
+//!
+//! The server is a door. A request becomes one [`engine::Request`], the engine answers it, and the answer is the body: the
+//! same JSON as the command prints. The server adds what a network needs: who asks and what that client may do ([`auth`]),
+//! limits ([`limits`]), the words of HTTP ([`problem`]), streams, metrics, a description ([`openapi`]) and a page.
+//!
+//! Threads: connections live on two threads of tokio. Every call of the engine runs on a thread for blocking work, at most
+//! [`limits::workers`] at once; the engine decides without a lock and commits if its basis is unchanged.
+
+#![forbid(unsafe_code)]
+
+mod app;
+pub mod auth;
+mod body;
+mod endpoints;
+mod events;
+pub mod limits;
+mod metrics;
+pub mod openapi;
+mod page;
+pub mod problem;
+mod rate;
+mod read;
+mod routes;
+mod serve;
+mod stream;
+mod tasks;
+mod tick;
+
+pub use serve::{Config, Running, ServeError, start};

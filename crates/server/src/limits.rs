@@ -1,0 +1,54 @@
+//! The limits of a server. Each has its own status and code, so that a client knows which one it met.
+
+use std::time::Duration;
+
+/// Largest body of a request, bytes; more is 413 `body_too_large`. A request with 10,240 GPUs by name has about 100 kB.
+pub const BODY_BYTES_MAX: usize = 4 << 20;
+/// Longest time in which a body arrives; more is 408 `body_too_slow`.
+pub const BODY_TIME: Duration = Duration::from_secs(20);
+/// Longest line of a stream of requests, bytes; more is 413 `line_too_long`.
+pub const LINE_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of lines of a stream of requests; the line after it ends the stream with `too_many_lines`.
+pub const LINES_MAX: usize = 100_000;
+/// Longest time in which the header of a request arrives, and longest silence of a kept connection; more closes the
+/// connection.
+pub const HEADER_TIME: Duration = Duration::from_secs(30);
+/// Largest header of a request, bytes, and its largest number of fields; more is 431.
+pub const HEADER_BYTES_MAX: usize = 32 << 10;
+/// Maximum number of fields of a header.
+pub const HEADERS_MAX: usize = 64;
+/// Longest work on a request; more is 504 `too_slow`. The work goes on, so a repetition under the same key finds its result.
+pub const WORK_TIME: Duration = Duration::from_secs(60);
+/// Maximum number of requests that wait for a worker; more is 503 `overloaded`.
+pub const WAITING_MAX: usize = 1024;
+/// Maximum number of connections; more is 503 `too_many_connections`, and the connection is closed.
+pub const CONNECTIONS_MAX: usize = 2048;
+/// Maximum number of open streams of events; more is 503 `too_many_streams`.
+pub const STREAMS_MAX: usize = 64;
+/// Requests per second of one client, on average; twice as many may come at once after a pause. More is 429
+/// `too_many_requests`.
+pub const RATE_PER_S: f64 = 5_000.0;
+/// Wrong tokens per second from one address; more is 429 `too_many_wrong_tokens`.
+pub const WRONG_TOKENS_PER_S: f64 = 1.0;
+/// Wrong tokens that an address may send at once after a pause.
+pub const WRONG_TOKENS_BURST: f64 = 20.0;
+/// Maximum number of clients whose rate is known; beyond it the idle ones are forgotten.
+pub const CLIENTS_MAX: usize = 10_000;
+/// Number of slow tasks that wait; more is 503 `too_many_tasks`.
+pub const TASKS_WAITING_MAX: usize = 8;
+/// Number of ended tasks whose results are kept; older ones are forgotten.
+pub const TASKS_KEPT_MAX: usize = 64;
+/// Longest time between two looks at the state for leases that ended, new events and revoked tokens.
+pub const TICK: Duration = Duration::from_millis(250);
+/// Time for which a token that was found valid is not looked up again: a revocation takes effect within this time.
+pub const TOKEN_TIME: Duration = Duration::from_secs(1);
+/// Time that open connections get when the server stops.
+pub const STOP_TIME: Duration = Duration::from_secs(10);
+/// Most busy GPUs that the metrics list, one series each.
+pub const GPU_SERIES_MAX: usize = 20_480;
+
+/// Number of requests that the engine works on at once: one per core, because decisions compute, and one more, because
+/// commits wait for the disk.
+pub fn workers() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from) + 1
+}

@@ -1,0 +1,160 @@
+//! Metrics in the text form of OpenMetrics, which Prometheus reads.
+
+use crate::app::App;
+use crate::limits::GPU_SERIES_MAX;
+use crate::problem::Problem;
+use axum::http::{Method, StatusCode};
+use engine::{Answer, StatusAnswer};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+type Labels = Vec<(&'static str, String)>;
+type Share = Gauge<f64, AtomicU64>;
+
+/// The counters of a server. Series: routes times statuses, and codes; no client chooses a label.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Labels, Counter>,
+    request_s: Family<Labels, Histogram, fn() -> Histogram>,
+    decisions: Family<Labels, Counter>,
+    decision_s: Histogram,
+    wait_s: Histogram,
+    got_over_predicted: Histogram,
+    expired: Counter,
+    failures: Family<Labels, Counter>,
+}
+
+/// 0.1 ms to 26 s.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(1e-4, 2.0, 19))
+}
+
+impl Metrics {
+    pub fn new() -> Metrics {
+        let mut registry = Registry::with_prefix("linkwise");
+        let m = Metrics {
+            requests: Family::default(),
+            request_s: Family::new_with_constructor(seconds),
+            decisions: Family::default(),
+            decision_s: seconds(),
+            wait_s: seconds(),
+            got_over_predicted: Histogram::new((1..=30).map(|i| f64::from(i) * 0.05)),
+            expired: Counter::default(),
+            failures: Family::default(),
+            registry: Registry::default(),
+        };
+        let r = &mut registry;
+        r.register("requests", "Requests by route, method and status", m.requests.clone());
+        r.register("request_seconds", "Time to the start of the answer", m.request_s.clone());
+        r.register("decisions", "Requests for GPUs by outcome: placed, or the code of the error", m.decisions.clone());
+        r.register("decision_seconds", "Time of a request for GPUs, waiting included", m.decision_s.clone());
+        r.register("worker_wait_seconds", "Time that calls of the engine waited for a worker", m.wait_s.clone());
+        let about = "Bandwidth that jobs reported over the predicted one";
+        r.register("observed_over_predicted", about, m.got_over_predicted.clone());
+        r.register("leases_ended", "Jobs that lost their GPUs because nobody renewed their lease", m.expired.clone());
+        r.register("failures", "What failed outside of a request, by code", m.failures.clone());
+        Metrics { registry, ..m }
+    }
+
+    /// Counts an answer.
+    pub fn served(&self, route: &'static str, method: &Method, status: StatusCode, time: Duration) {
+        let of = vec![("route", route.to_owned()), ("method", method.to_string())];
+        self.request_s.get_or_create(&of).observe(time.as_secs_f64());
+        let of = [of, vec![("status", status.as_u16().to_string())]].concat();
+        self.requests.get_or_create(&of).inc();
+    }
+
+    /// Counts a request for GPUs.
+    pub fn decided(&self, time: Duration, problem: Option<&Problem>) {
+        let outcome = problem.map_or_else(|| "placed".to_owned(), |p| p.code.clone());
+        self.decisions.get_or_create(&vec![("outcome", outcome)]).inc();
+        self.decision_s.observe(time.as_secs_f64());
+    }
+
+    /// Counts the readings of an answer.
+    pub fn answered(&self, answer: &Answer) {
+        let Answer::Observe(a) = answer else { return };
+        for r in a.readings.iter().filter(|_| !a.repeated) {
+            if let Some(expected) = r.taught.expected_gb_per_s.filter(|e| *e > 0.0) {
+                self.got_over_predicted.observe(r.busbw_gb_per_s / expected);
+            }
+        }
+    }
+
+    /// Counts the wait for a worker.
+    pub fn waited(&self, time: Duration) {
+        self.wait_s.observe(time.as_secs_f64());
+    }
+
+    /// Counts leases that ended.
+    pub fn expired(&self, jobs: usize) {
+        self.expired.inc_by(jobs as u64);
+    }
+
+    /// Counts a failure outside of a request.
+    pub fn broken(&self, code: &str) {
+        self.failures.get_or_create(&vec![("code", code.to_owned())]).inc();
+    }
+}
+
+/// All metrics as text: the counters, and the state of the cluster now. O(GPUs held).
+pub async fn text(app: &App) -> Result<String, Problem> {
+    let now = app.work(|engine| Ok((engine.status()?, engine.model_answer().ok().map(|m| m.kind)))).await?;
+    let mut text = String::new();
+    let failed =
+        |e: std::fmt::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", e.to_string(), "report this");
+    prometheus_client::encoding::text::encode_registry(&mut text, &app.metrics.registry).map_err(failed)?;
+    encode(&mut text, &present(&now.0, now.1.as_deref().unwrap_or("none"))).map_err(failed)?;
+    Ok(text)
+}
+
+/// The state of the cluster as gauges.
+fn present(s: &StatusAnswer, model: &str) -> Registry {
+    let mut registry = Registry::with_prefix("linkwise");
+    let r = &mut registry;
+    let gpus: Family<Labels, Gauge> = Family::default();
+    let held: usize = s.jobs.iter().map(|j| j.gpus.gpu_count()).sum();
+    let drained: usize = s.drained.iter().map(|d| d.gpus.gpu_count()).sum();
+    for (state, n) in [("free", s.free.gpu_count()), ("held", held), ("drained", drained)] {
+        gpus.get_or_create(&vec![("state", state.to_owned())]).set(n as i64);
+    }
+    r.register("gpus", "GPUs by state; a drained GPU may be held, too", gpus);
+    let number = |n: usize| {
+        let g = Gauge::<i64>::default();
+        g.set(n as i64);
+        g
+    };
+    r.register("jobs", "Jobs that hold GPUs", number(s.jobs.len()));
+    let largest: HashMap<&str, usize> = s.free.0.iter().map(|h| (h.host.as_str(), h.gpus.len())).collect();
+    let most = largest.values().copied().max().unwrap_or(0);
+    let alone: usize = largest.values().filter(|n| **n < most).sum();
+    let share = Share::default();
+    share.set(if s.free.gpu_count() == 0 { 0.0 } else { alone as f64 / s.free.gpu_count() as f64 });
+    let about = "Share of the free GPUs on hosts with fewer free GPUs than the freest host";
+    r.register("fragmentation", about, share);
+    let suspects: Family<Labels, Share> = Family::default();
+    for x in &s.suspects {
+        let of = vec![("component", x.component.clone()), ("host", x.host.clone())];
+        suspects.get_or_create(&of).set(x.probability);
+    }
+    r.register("suspect_probability", "Probability of a defect, by component", suspects);
+    let info: Family<Labels, Gauge> = Family::default();
+    let named = s.jobs.iter().flat_map(|j| j.gpus.0.iter().map(move |h| (j, h)));
+    for ((j, h), g) in named.flat_map(|x| x.1.gpus.iter().map(move |g| (x, g))).take(GPU_SERIES_MAX) {
+        let of = vec![("host", h.host.clone()), ("gpu", g.to_string()), ("job", j.id.clone())];
+        info.get_or_create(&of).set(1);
+    }
+    r.register("gpu_info", "1 for every GPU that a job holds", info);
+    let build: Family<Labels, Gauge> = Family::default();
+    let of = vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("model", model.to_owned())];
+    build.get_or_create(&of).set(1);
+    r.register("build_info", "The version of the server and its kind of model", build);
+    registry
+}

@@ -1,0 +1,165 @@
+//! Reads what a request says: header, path, query and body.
+
+use crate::app::App;
+use crate::auth::{Client, Scope};
+use crate::problem::Problem;
+use crate::serve::Peer;
+use axum::extract::Query;
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts};
+use serde::de::DeserializeOwned;
+use std::sync::atomic::Ordering;
+
+/// The cookie of a browser's session. It holds a token and is read for pages only.
+pub const COOKIE: &str = "linkwise_token";
+/// Longest excerpt of a request in a message, characters.
+const SHOWN: usize = 300;
+
+/// A request with its client.
+pub struct Asked {
+    /// Parameters of the path, decoded.
+    pub path: Vec<(String, String)>,
+    pub uri: Uri,
+    pub body: Vec<u8>,
+    /// The header `Idempotency-Key`.
+    pub key: Option<String>,
+    pub client: Client,
+}
+
+impl Asked {
+    /// A parameter of the path.
+    pub fn param(&self, name: &str) -> String {
+        self.path.iter().find(|p| p.0 == name).map_or_else(String::new, |p| p.1.clone())
+    }
+
+    /// A parameter of the path that is a number.
+    pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T, Problem> {
+        let text = self.param(name);
+        text.parse().map_err(|_| Problem::bad("bad_path", format!("`{}` is not a number", excerpt(&text))))
+    }
+
+    /// The body as JSON; an empty body is an object without fields.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        json(if self.body.is_empty() { b"{}" } else { &self.body })
+    }
+
+    /// The query of the address.
+    pub fn query<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        query(&self.uri)
+    }
+
+    /// Puts the key of the header into a request, whose own key must not differ.
+    pub fn key_into(&self, own: &mut Option<String>) -> Result<(), Problem> {
+        match (&self.key, &*own) {
+            (Some(header), Some(body)) if header != body => {
+                let detail = "the header `Idempotency-Key` and the field `key` differ";
+                Err(Problem::bad("two_keys", detail))
+            }
+            (Some(header), _) => {
+                *own = Some(header.clone());
+                Ok(())
+            }
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+/// The start of a text from a client, without control characters.
+pub fn excerpt(text: &str) -> String {
+    text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
+}
+
+/// Reads a JSON object. The message of an error has line and column.
+pub fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let wrong = |e: serde_json::Error| {
+        let code = if e.is_data() { "bad_request" } else { "bad_json" };
+        Problem::bad(code, format!("the body cannot be read: {}", excerpt(&e.to_string())))
+    };
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        // A list would be read as the values of the fields in their order.
+        serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(wrong)?;
+        return Err(Problem::bad("bad_request", "the body cannot be read: an object was expected"));
+    }
+    serde_json::from_slice(bytes).map_err(wrong)
+}
+
+/// Reads the query of an address.
+pub fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
+    let read = Query::<T>::try_from_uri(uri);
+    read.map(|q| q.0).map_err(|e| {
+        let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+        Problem::bad("bad_query", format!("the query cannot be read: {}", excerpt(&why)))
+    })
+}
+
+/// A field of the header as text.
+pub fn field(headers: &HeaderMap, name: impl header::AsHeaderName) -> Option<&str> {
+    headers.get(name).and_then(|v| v.to_str().ok())
+}
+
+/// Checks that the body, if there is one, has the form that the endpoint reads.
+pub fn check_content(headers: &HeaderMap, empty: bool, forms: &[&str]) -> Result<(), Problem> {
+    let refused = |code: &str, detail: String, remedy: String| {
+        Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code, detail, &remedy))
+    };
+    if let Some(e) = field(headers, header::CONTENT_ENCODING).filter(|e| *e != "identity") {
+        let detail = format!("the body is encoded as `{}`", excerpt(e));
+        return refused("encoding_unsupported", detail, "send the body as it is".into());
+    }
+    let form = field(headers, header::CONTENT_TYPE).unwrap_or_default();
+    let form = form.split(';').next().unwrap_or_default().trim();
+    if !empty && !forms.iter().any(|f| form.eq_ignore_ascii_case(f)) {
+        let detail = format!("the body is called `{}`", excerpt(form));
+        return refused("content_type", detail, format!("send it with `Content-Type: {}`", forms[0]));
+    }
+    Ok(())
+}
+
+/// Refuses what a foreign page in a browser could send: requests under another name of this machine while no token is
+/// asked for, and changes from another origin.
+pub fn check_origin(app: &App, parts: &Parts) -> Result<(), Problem> {
+    let host = field(&parts.headers, header::HOST).or(parts.uri.authority().map(|a| a.as_str())).unwrap_or_default();
+    if !app.asks_for_tokens.load(Ordering::Acquire) && !app.forced {
+        let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
+        let name = name.map_or(host, |n| n.0);
+        if !["localhost", "127.0.0.1", "[::1]"].contains(&name) {
+            let detail = format!("the request is for `{}`, and this server answers for localhost only", excerpt(host));
+            let remedy = "use http://localhost, or make tokens with `linkwise token create`";
+            return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "wrong_host", detail, remedy));
+        }
+    }
+    let foreign = |origin: &&str| origin.split_once("://").is_none_or(|(_, o)| o != host);
+    let reads = matches!(parts.method, Method::GET | Method::HEAD);
+    if let Some(origin) = field(&parts.headers, header::ORIGIN).filter(foreign).filter(|_| !reads) {
+        let detail = format!("the request comes from a page of `{}`", excerpt(origin));
+        return Err(Problem::new(StatusCode::FORBIDDEN, "foreign_origin", detail, "use this server's own page"));
+    }
+    Ok(())
+}
+
+/// The client of a request, if it may do what `scope` names.
+pub async fn client(app: &App, parts: &Parts, scope: Scope, cookie: bool) -> Result<Client, Problem> {
+    check_origin(app, parts)?;
+    let bearer = field(&parts.headers, header::AUTHORIZATION).and_then(|v| {
+        let (kind, token) = v.split_once(' ')?;
+        kind.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    let session = field(&parts.headers, header::COOKIE).filter(|_| cookie && parts.method == Method::GET);
+    let session = session.and_then(|c| c.split(';').find_map(|p| p.trim().strip_prefix(COOKIE)?.strip_prefix('=')));
+    let Some(Peer(peer)) = parts.extensions.get::<Peer>().copied() else {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        return Err(Problem::new(status, "internal", "the request has no address", "report this"));
+    };
+    let client = app.client(bearer.or(session), peer).await?;
+    if client.scope < scope {
+        let detail = format!("this needs the scope `{scope}`, and token `{}` has `{}`", client.name, client.scope);
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "scope",
+            detail,
+            "ask the operator for a token with this scope",
+        ));
+    }
+    let name = if client.name == "local" { peer.ip().to_string() } else { client.name.clone() };
+    app.pace(&name)?;
+    Ok(client)
+}

@@ -1,0 +1,214 @@
+//! Starts and stops a server: the listening socket, connections, signals.
+
+use crate::app::{App, now_unix_s};
+use crate::limits;
+use crate::routes;
+use axum::body::Body;
+use engine::{Engine, EngineError};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// Number of threads for connections. They parse and write; the engine's calls run elsewhere.
+const THREADS: usize = 2;
+
+/// The settings of a server.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address to listen on; port 0: a free port.
+    pub listen: SocketAddr,
+    /// Listen beyond this machine although nothing encrypts the connections.
+    pub force_plain: bool,
+    /// Requests per second of one client.
+    pub rate_per_s: f64,
+    /// Longest time in which a body arrives.
+    pub body_time: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 7878));
+        Config { listen, force_plain: false, rate_per_s: limits::RATE_PER_S, body_time: limits::BODY_TIME }
+    }
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Others could read tokens and answers.
+    #[error(
+        "{0} is reached from other machines, and this server does not encrypt: listen on 127.0.0.1 behind a proxy with TLS, or give \
+         --force-plain-http, which sends tokens and answers in clear"
+    )]
+    Open(SocketAddr),
+    /// No engine can answer without a state.
+    #[error("a server needs a state")]
+    NoState,
+    /// The state cannot be read.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The address is taken or foreign.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+    /// The system gives no threads or signals.
+    #[error("cannot start: {0}")]
+    System(std::io::Error),
+}
+
+/// The address of the other end of a connection.
+#[derive(Clone, Copy)]
+pub struct Peer(pub SocketAddr);
+
+/// A server that runs.
+pub struct Running {
+    runtime: Runtime,
+    app: Arc<App>,
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+/// Starts a server. It takes connections when the function returns.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
+    if !config.listen.ip().is_loopback() && !config.force_plain {
+        return Err(ServeError::Open(config.listen));
+    }
+    if !engine.has_state() {
+        return Err(ServeError::NoState);
+    }
+    engine.restart_leases(now_unix_s())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .max_blocking_threads(limits::workers() + 4)
+        .thread_name("linkwise-serve")
+        .enable_all()
+        .build()
+        .map_err(ServeError::System)?;
+    let app = App::new(engine, config);
+    app.asks_for_tokens.store(app.engine.has_tokens()?, Ordering::Release);
+    app.newest.send_replace(app.engine.last_event()?);
+    let app = Arc::new(app);
+    let listener = runtime.block_on(TcpListener::bind(config.listen));
+    let listener = listener.map_err(|e| ServeError::Listen(config.listen, e))?;
+    let address = listener.local_addr().map_err(ServeError::System)?;
+    runtime.spawn(crate::tick::run(app.clone()));
+    let accepting = runtime.spawn(accept(listener, app.clone()));
+    Ok(Running { runtime, app, address, accepting })
+}
+
+impl Running {
+    /// The address on which the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits for SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// The signals cannot be caught.
+    pub fn wait_for_signal(&self) -> Result<(), ServeError> {
+        let wait = async {
+            let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            Ok(())
+        };
+        self.runtime.block_on(wait).map_err(ServeError::System)
+    }
+
+    /// Stops: no new connection is taken, requests that run get their answers, streams end. Takes at most
+    /// [`limits::STOP_TIME`].
+    pub fn stop(self) {
+        self.app.stopping.send_replace(true);
+        let _ = self.runtime.block_on(self.accepting);
+        self.runtime.shutdown_timeout(Duration::from_secs(1));
+    }
+}
+
+/// Takes connections until the server stops, then waits for the open ones.
+async fn accept(listener: TcpListener, app: Arc<App>) {
+    let service = TowerToHyperService::new(routes::router(app.clone()));
+    let permits = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
+    let graceful = GracefulShutdown::new();
+    let mut stopping = app.stopping.subscribe();
+    loop {
+        let (stream, peer) = tokio::select! {
+            () = async { _ = stopping.wait_for(|s| *s).await } => break,
+            accepted = listener.accept() => match accepted {
+                Ok(a) => a,
+                // The process has no file left, or the client is gone: others end meanwhile.
+                Err(_) => {
+                    app.metrics.broken("accept");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
+            },
+        };
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
+            app.metrics.broken("too_many_connections");
+            refuse(&stream);
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let service = service.clone();
+        let with_peer = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            let answer = service.call(request);
+            async move {
+                let answer: Result<hyper::Response<Body>, Infallible> = answer.await;
+                answer
+            }
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits::HEADER_TIME)
+            .max_headers(limits::HEADERS_MAX)
+            .max_buf_size(limits::HEADER_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), with_peer);
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            let _permit = permit;
+            // An error is a client that broke off or wrote no HTTP; hyper has answered if it could.
+            let _ = connection.await;
+        });
+    }
+    drop(listener);
+    let _ = tokio::time::timeout(limits::STOP_TIME, graceful.shutdown()).await;
+}
+
+/// Answers a connection beyond the limit without reading it.
+fn refuse(stream: &TcpStream) {
+    const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
+        connection: close\r\ncontent-length: 167\r\n\r\n{\"type\":\"urn:linkwise:too_many_connections\",\"title\":\"too many connections\",\
+        \"status\":503,\"code\":\"too_many_connections\",\"detail\":\"\",\"remedy\":\"try again\",\"retry_after_s\":1}";
+    let _ = stream.try_write(ANSWER);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_answer_to_a_connection_beyond_the_limit_has_its_length() {
+        let text = include_str!("serve.rs");
+        let start = text.find("{\\\"type\\\":\\\"urn:linkwise:too_many").unwrap();
+        let body = text[start..].split(";\n").next().unwrap().trim_end_matches('"');
+        let body: String = body.replace("\\\"", "\"").split("\\\n").map(str::trim_start).collect();
+        assert!(text.contains(&format!("content-length: {}", body.len())), "{} {body}", body.len());
+        assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok(), "{body}");
+    }
+}

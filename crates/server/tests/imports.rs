@@ -1,0 +1,6 @@
+//! Checks the imports of this crate.
+
+#[test]
+fn the_server_imports_only_crates_of_lower_floors() {
+    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["draw", "engine", "store", "topology"]);
+}

@@ -1,0 +1,81 @@
+//! Leases: a job with a lease loses its GPUs unless it is renewed in time. Somebody must call [`State::expire`], such as
+//! a server; nothing expires while no process does.
+
+use super::change::{give_back, job_held, owned, unknown};
+use super::event::log;
+use super::read::JobHeld;
+use super::{State, StateError};
+use crate::readings::By;
+use rusqlite::params;
+
+/// Shortest lease, seconds.
+pub const LEASE_S_MIN: f64 = 1.0;
+/// Longest lease, seconds: 30 days.
+pub const LEASE_S_MAX: f64 = 30.0 * 86_400.0;
+/// Maximum number of jobs that one call of [`State::expire`] releases: it holds the write lock meanwhile.
+const EXPIRED_MAX: i64 = 1000;
+
+pub(super) fn check_lease(lease_s: Option<f64>) -> Result<(), StateError> {
+    match lease_s {
+        Some(s) if !(LEASE_S_MIN..=LEASE_S_MAX).contains(&s) => {
+            Err(StateError::Invalid(format!("the lease is {s} seconds; {LEASE_S_MIN} to {LEASE_S_MAX} was expected")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl State {
+    /// Starts the lease of a job again, with this length. A job without a lease gets one.
+    pub fn renew(&mut self, id: &str, lease_s: f64, by: &By<'_>) -> Result<JobHeld, StateError> {
+        check_lease(Some(lease_s))?;
+        self.write(|tx, cluster, path| {
+            let mut job = job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id))?;
+            owned(&job, by)?;
+            (job.lease_s, job.lease_until_unix_s) = (Some(lease_s), Some(by.at_unix_s + lease_s));
+            tx.prepare_cached("UPDATE job SET lease_s = ?2, lease_until_unix_s = ?3 WHERE id = ?1")
+                .and_then(|mut s| s.execute(params![id, job.lease_s, job.lease_until_unix_s]))
+                .map_err(|e| StateError::of("write to", path, &e))?;
+            log(tx, cluster, path, by, "renew", id, &job.gpus)?;
+            Ok(job)
+        })
+    }
+
+    /// The end of the lease that ends first, seconds since 1970. Reads one row.
+    pub fn first_lease_end(&self) -> Result<Option<f64>, StateError> {
+        let sql = "SELECT min(lease_until_unix_s) FROM job WHERE lease_until_unix_s IS NOT NULL";
+        self.conn
+            .prepare_cached(sql)
+            .and_then(|mut s| s.query_row([], |r| r.get(0)))
+            .map_err(|e| StateError::of("read", &self.path, &e))
+    }
+
+    /// Releases the jobs whose lease has ended, at most a thousand, and returns them.
+    pub fn expire(&mut self, by: &By<'_>) -> Result<Vec<JobHeld>, StateError> {
+        self.write(|tx, cluster, path| {
+            let sql = "SELECT id FROM job WHERE lease_until_unix_s < ?1 ORDER BY lease_until_unix_s, id LIMIT ?2";
+            let ids: Vec<String> = tx
+                .prepare_cached(sql)
+                .and_then(|mut s| s.query_map(params![by.at_unix_s, EXPIRED_MAX], |r| r.get(0))?.collect())
+                .map_err(|e| StateError::of("read", path, &e))?;
+            let mut ended = Vec::with_capacity(ids.len());
+            for id in &ids {
+                let job = job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id))?;
+                give_back(tx, cluster, path, &job, "expire", by)?;
+                ended.push(job);
+            }
+            Ok(ended)
+        })
+    }
+
+    /// Starts every lease again that would end earlier that way: clients could not renew while no server ran. Returns the
+    /// number of leases.
+    pub fn restart_leases(&mut self, at_unix_s: f64) -> Result<usize, StateError> {
+        self.write(|tx, _, path| {
+            tx.execute(
+                "UPDATE job SET lease_until_unix_s = ?1 + lease_s WHERE lease_until_unix_s < ?1 + lease_s",
+                [at_unix_s],
+            )
+            .map_err(|e| StateError::of("write to", path, &e))
+        })
+    }
+}
