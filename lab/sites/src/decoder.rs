@@ -82,9 +82,9 @@ pub fn probability(site: &Site, truth: &[SlowNic], left: (f64, f64), readings: &
     let others: Vec<Column> = hosts.filter(|n| !known(n)).map(|n| column(n.0, n.1)).collect();
     // The odds of each alternative set against the true one, whose own member is summed over its shares likewise.
     let mut alternatives = 0.0;
-    for k in 0..truth.len() {
+    for (k, of_member) in columns.iter().enumerate().take(truth.len()) {
         let rest = sums(&share, Some(k));
-        let own = with(&rest, &columns[k], most);
+        let own = with(&rest, of_member, most);
         alternatives += others.iter().map(|c| with(&rest, c, most)).sum::<f64>() / own;
     }
     1.0 / (1.0 + alternatives)
