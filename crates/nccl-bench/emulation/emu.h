@@ -107,6 +107,7 @@ double event_seconds(struct event *from, struct event *to);
 // ---- watch.c: which calls of NCCL and CUDA the threads of this process are in, and whether anything moves in any rank of the run
 void watch_enter(const char *call, unsigned communicator); // nested calls count once; communicator 0: none
 void watch_leave(void);
+void watch_program_runs(int change);                  // +1, -1: a stream runs a function of the program, so the process does not only wait
 void watch_moved(void);                              // progress of any kind
 int watch_ends(void);                                // boolean: the run is stuck and ends; say what you wait for
 int watch_serves(void);                              // boolean: ranks of the run are watched together

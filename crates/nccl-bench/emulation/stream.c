@@ -40,7 +40,11 @@ void work_run(const struct work *w) {
     if (config()->play == PLAY_BYTES || config()->play == PLAY_WRONG_PARTS) play_kernel(kernel_name(w->function), w->bytes_of_work, w->work_bytes);
     break;
   }
-  case WORK_HOST: w->host(w->argument); break;
+  case WORK_HOST:
+    watch_program_runs(1);
+    w->host(w->argument);
+    watch_program_runs(-1);
+    break;
   case WORK_COPY: if (w->bytes) memmove(w->to, w->bytes_of_work ? w->bytes_of_work : w->from, w->bytes); break;
   case WORK_FILL: memory_fill(w->to, w->value, w->bytes); break;
   case WORK_FREE: memory_free(w->to); break;

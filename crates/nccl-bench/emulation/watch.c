@@ -23,6 +23,7 @@ struct table { atomic_int ends; struct seat seats[SEATS]; };
 static struct table alone, *table;
 static int rank, ranks = 1;
 static atomic_ulong moves;
+static atomic_int program_runs;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { const char *call; unsigned communicator; double since; } inside[THREADS_MAX];
 static __thread int depth, place;
@@ -35,6 +36,7 @@ static double seconds(clockid_t clock) {
 
 int watch_serves(void) { return serves_program(); }
 int watch_ends(void) { return table && atomic_load(&table->ends); }
+void watch_program_runs(int change) { atomic_fetch_add(&program_runs, change); }
 void watch_moved(void) { atomic_fetch_add_explicit(&moves, 1, memory_order_relaxed); }
 
 char *shared_file(const char *name, size_t bytes) {
@@ -116,7 +118,7 @@ static void *watch(void *unused) {
       if (inside[longest].communicator) snprintf(mine->call + n, CALL_BYTES - (size_t)n, " of communicator %04x", inside[longest].communicator);
       mine->since = inside[longest].since;
     }
-    mine->inside = longest >= 0;
+    mine->inside = longest >= 0 && !atomic_load(&program_runs);
     pthread_mutex_unlock(&lock);
     if (moved != before || cpu - computed > COMPUTES * (now - looked)) mine->moved = now;
     mine->seen = now;

@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let code = running.wait(args.each)?;
     drop(running);
-    tell(&emulated);
+    tell(&emulated, code);
     drop(emulated); // `exit` drops nothing
     if code != 0 {
         std::process::exit(code);
@@ -223,9 +223,9 @@ fn send(pid: u32, signal: Option<Signal>) {
 }
 
 /// Says which kernels of the program were skipped.
-fn tell(emulated: &Emulated) {
+fn tell(emulated: &Emulated, code: i32) {
     let mut skipped: Vec<(String, u64)> = emulated.skipped().into_iter().collect();
-    if !emulated.was_used() {
+    if !emulated.was_used() && code < 128 {
         console::say(
             &"linkwise: no process made an emulated CUDA call; a static program, or one with a stripped CUDA runtime of its own, runs without \
              the emulation",
