@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
   }
   if (IS("missing") && rank == 0) reduce(N, SUM, one, s);
   if (IS("late")) { // outside NCCL and CUDA for longer than the limit
-    if (rank) sleep(6);
+    if (rank) sleep(10);
     reduce(N, SUM, one, s);
   }
   if (IS("same")) {
