@@ -59,7 +59,7 @@ impl SignalForwarder {
 }
 
 /// True if the terminal sends its interrupts to this process's group, also if standard input is redirected.
-fn in_foreground() -> bool {
+pub fn in_foreground() -> bool {
     let group = std::fs::File::open("/dev/tty").ok().and_then(|tty| rustix::termios::tcgetpgrp(tty).ok());
     group == Some(rustix::process::getpgrp())
 }

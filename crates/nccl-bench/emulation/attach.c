@@ -92,6 +92,23 @@ PUBLIC void *linkwise_emu_symbol(const char *name) {
   return emulated;
 }
 
+struct file { char *bytes; size_t size; };
+
+// Programs that look an entry point of NCCL up in the library find the hook.
+static void hook_symbols(uintptr_t base, const struct file *f, const Elf64_Shdr *section, const Elf64_Shdr *strings) {
+  Elf64_Sym *in_memory = (void *)(base + section->sh_addr);
+  const Elf64_Sym *symbols = (const void *)(f->bytes + section->sh_offset);
+  uintptr_t page = (uintptr_t)in_memory & ~(uintptr_t)(PAGE - 1), end = (uintptr_t)in_memory + section->sh_size;
+  if (mprotect((void *)page, end - page, PROT_READ | PROT_WRITE | PROT_EXEC)) return;
+  for (size_t k = 0; k < section->sh_size / sizeof *symbols; k++) {
+    const Elf64_Sym *s = &symbols[k];
+    if (ELF64_ST_TYPE(s->st_info) != STT_FUNC || !s->st_shndx || s->st_name >= strings->sh_size) continue;
+    void *hook = call_hook(f->bytes + strings->sh_offset + s->st_name, (void *)(base + s->st_value));
+    if (hook) in_memory[k].st_value = (uintptr_t)hook - base;
+  }
+  mprotect((void *)page, end - page, PROT_READ | PROT_EXEC);
+}
+
 static status no_proxy(void *comm, void *operation, unsigned char *needed) {
   (void)comm; (void)operation;
   if (needed) *needed = 0;
@@ -133,7 +150,6 @@ static void note_symbol(const char *name, char *at, size_t bytes) {
 static uintptr_t code_begin, code_end; // of the library
 int called_by_nccl(const void *return_address) { return (uintptr_t)return_address - code_begin < code_end - code_begin; }
 
-struct file { char *bytes; size_t size; };
 static int in_file(const struct file *f, uint64_t offset, uint64_t bytes) { return offset <= f->size && bytes <= f->size - offset; }
 
 // NCCL looks NVML functions up by name. A missing one looks like an older driver; its name goes into the log.
@@ -160,9 +176,14 @@ static int attach(const char *path, uintptr_t base, enum object o) {
   const Elf64_Shdr *sections = (const void *)(f.bytes + (ok ? header->e_shoff : 0));
   for (int i = 0; ok && i < header->e_shnum; i++) {
     if (o == NCCL_LIBRARY && sections[i].sh_type == SHT_PROGBITS && in_file(&f, sections[i].sh_offset, sections[i].sh_size)) report_absent_nvml(&f, &sections[i]);
-    if (sections[i].sh_type != wanted || sections[i].sh_link >= header->e_shnum) continue;
+    int hooks = o == NCCL_LIBRARY && sections[i].sh_type == SHT_DYNSYM && serves_program();
+    if ((sections[i].sh_type != wanted && !hooks) || sections[i].sh_link >= header->e_shnum) continue;
     const Elf64_Shdr *names = &sections[sections[i].sh_link];
     if (!in_file(&f, sections[i].sh_offset, sections[i].sh_size) || !in_file(&f, names->sh_offset, names->sh_size)) continue;
+    if (hooks) {
+      hook_symbols(base, &f, &sections[i], names);
+      continue;
+    }
     const Elf64_Sym *symbols = (const void *)(f.bytes + sections[i].sh_offset);
     for (size_t k = 0; k < sections[i].sh_size / sizeof *symbols; k++) {
       const Elf64_Sym *s = &symbols[k];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated host, from LINKWISE_EMU_* variables, read once; and the log.
 #include "emu.h"
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -50,7 +51,15 @@ enum play_mode play_mode(void) {
 }
 int serves_program(void) { return number("LINKWISE_EMU_PROGRAM", 0) != 0; }
 
+// Says that a program makes emulated calls, for `linkwise emulate`.
+static void note_use(void) {
+  const char *folder = getenv("LINKWISE_EMU_SHARED_MEMORY");
+  char path[4096];
+  int fd = folder && snprintf(path, sizeof path, "%s/used", folder) < (int)sizeof path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600) : -1;
+  if (fd >= 0) close(fd);
+}
 static void read_config(void) {
+  if (serves_program()) note_use();
   read_bus_ids(getenv("LINKWISE_EMU_BUS_IDS"));
   read_visible(getenv("CUDA_VISIBLE_DEVICES"));
   cfg.compute_capability = (int)number("LINKWISE_EMU_SM", 90);

@@ -16,7 +16,8 @@
 // CUDA's error numbers, the same in runtime and driver.
 typedef int status;
 enum {
-  OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, NOT_SUPPORTED = 801,
+  OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, NOT_PERMITTED = 800,
+  NOT_SUPPORTED = 801,
   CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904,
 };
 
@@ -67,12 +68,14 @@ int  range_find(uintptr_t address, struct range *out);               // not rese
 int  range_remove(uintptr_t begin, enum kind kind, struct range *out); // kind 0: any
 status memory_allocate(void **out, size_t bytes, enum kind kind);
 status memory_free(void *p);
+int memory_take(int device, size_t bytes);           // counts memory of a GPU; 0: it does not fit
+void memory_give_back(int device, size_t bytes);
 void memory_fill(void *p, int value, size_t bytes);
 status queue_copy(void *to, const void *from, size_t bytes, void *stream);
 
 // ---- stream.c, queue.c and graph.c
 struct stream; struct event; struct graph; struct queue;
-enum work_kind { WORK_KERNEL, WORK_HOST, WORK_COPY, WORK_FILL, WORK_MARK, WORK_RECORD, WORK_AWAIT, WORK_WRITE, WORK_WAIT_VALUE };
+enum work_kind { WORK_KERNEL, WORK_HOST, WORK_COPY, WORK_FILL, WORK_FREE, WORK_MARK, WORK_RECORD, WORK_AWAIT, WORK_WRITE, WORK_WAIT_VALUE };
 struct work {
   enum work_kind kind;
   const void *function;               // kernel
@@ -85,19 +88,33 @@ struct work {
 };
 status stream_submit(void *stream, struct work w);   // runs it now, queues it, or adds it to the graph being captured
 void work_run(const struct work *w);
-struct stream *stream_of(void *handle);              // NULL for the default streams
+struct stream *stream_of(void *handle);              // NULL for the legacy default stream
+int stream_captured(void *handle);
 status kernel_submit(void *stream, struct work w, void **extra);
 
 // Queues: streams that take time, one thread per stream that has work (only when kernels are played).
 status queue_submit(void *stream, struct work w);    // takes the work's own bytes
-status queue_drain(void *stream);
-status queue_drain_all(void);
+// Wait for the work so far; of the legacy default stream that is the work of all blocking streams. Not from a stream's own thread.
+status queue_drain(void *stream, const char *caller);
+status queue_drain_device(int device, const char *caller);
 int queue_busy(void *stream);
 void queue_end(struct queue *q);                     // frees it when its work is done
-void event_await(struct event *e);                   // all records so far
+status event_await(struct event *e);                 // all records so far
 int event_done(struct event *e);
 void event_free(struct event *e);
 double event_seconds(struct event *from, struct event *to);
+
+// ---- watch.c: which calls of NCCL and CUDA the threads of this process are in, and whether anything moves in any rank of the run
+void watch_enter(const char *call, unsigned communicator); // nested calls count once; communicator 0: none
+void watch_leave(void);
+void watch_program_runs(int change);                  // +1, -1: a stream runs a function of the program, so the process does not only wait
+void watch_moved(void);                              // progress of any kind
+int watch_ends(void);                                // boolean: the run is stuck and ends; say what you wait for
+int watch_serves(void);                              // boolean: ranks of the run are watched together
+char *shared_file(const char *name, size_t bytes);   // mapped memory that all ranks of the run share; NULL if there is none
+
+// ---- calls.c: NCCL's entry points, and whether all ranks make the same calls
+void *call_hook(const char *name, void *real);       // the function to call in place of an entry point; NULL if it is not watched
 
 // ---- tables of functions by name
 struct entry { const char *name; void *function; };

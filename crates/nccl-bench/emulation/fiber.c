@@ -2,7 +2,8 @@
 // Coroutines: one per channel of a kernel and one per transfer, as blocks and warps are on a GPU. All fibers of a kernel run on the thread of
 // its stream. A fiber gives way whenever it waits for a counter; when none has moved for a while, the thread sleeps.
 //
-// The watchdog: if no fiber moves for LINKWISE_EMU_STALL_S seconds, the run ends with a line for every waiting fiber.
+// The watchdog: if no fiber moves for LINKWISE_EMU_STALL_S seconds, the run ends with a line for every waiting fiber. Of a whole program the watch
+// over all ranks (watch.c) decides that.
 #include "play.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,15 +60,16 @@ static double now(void) {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
-_Noreturn static void report_stall(double seconds) {
+static void report_stall(double seconds, int rank) {
   int lines = 0;
+  char who[32] = "";
+  if (watch_serves()) snprintf(who, sizeof who, "rank %d ", rank);
   for (struct fiber *f = own->first; f && lines < LINES_MAX; f = f->next)
     if (f->waits.what) {
       lines++;
-      emu_log(0, "stuck: channel %d step %llu %s rank %d for %.0f s", f->waits.channel, (unsigned long long)f->waits.step, f->waits.what, f->waits.peer, seconds);
+      emu_log(0, "stuck: %schannel %d step %llu %s rank %d for %.0f s", who, f->waits.channel, (unsigned long long)f->waits.step, f->waits.what, f->waits.peer, seconds);
     }
-  if (!lines) emu_log(0, "stuck: a kernel has no waiting channel");
-  _exit(EXIT_STUCK);
+  if (!lines) emu_log(0, "stuck: %sa kernel has no waiting channel", who);
 }
 
 static struct scheduler *prepare(const volatile uint32_t *abort_flag) {
@@ -78,9 +80,9 @@ static struct scheduler *prepare(const volatile uint32_t *abort_flag) {
 }
 void fibers_begin(void) { prepare(NULL); }
 
-void fibers_run(const volatile uint32_t *abort_flag) {
+void fibers_run(const volatile uint32_t *abort_flag, int rank) {
   struct scheduler *s = prepare(abort_flag);
-  int idle = 0;
+  int idle = 0, told = 0;
   double still_since = 0;
   while (s->first) {
     uint64_t before = s->moved;
@@ -96,10 +98,21 @@ void fibers_run(const volatile uint32_t *abort_flag) {
       free(f->stack);
       free(f);
     }
-    if (s->moved != before || ended) { idle = 0; continue; }
+    if (s->moved != before || ended) {
+      idle = 0;
+      watch_moved();
+      continue;
+    }
     if (++idle <= SPINS) continue;
     usleep(idle > NAPS_SHORT ? LONG_NAP_US : NAP_US);
     if (idle == SPINS + 1) still_since = now();
-    else if (idle % 512 == 0 && now() - still_since > config()->stall_s && !fiber_aborted()) report_stall(now() - still_since);
+    else if (idle % 512 || fiber_aborted()) continue;
+    else if (watch_serves() && watch_ends() && !told) {
+      told = 1;
+      report_stall(now() - still_since, rank);
+    } else if (!watch_serves() && config()->stall_s > 0 && now() - still_since > config()->stall_s) {
+      report_stall(now() - still_since, rank);
+      _exit(EXIT_STUCK);
+    }
   }
 }

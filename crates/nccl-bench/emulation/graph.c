@@ -87,6 +87,10 @@ static void drop(struct graph *g) {
       free(o);
     }
   }
+  for (int l = 0; l < LANES_MAX; l++) {
+    if (g->lanes[l] && g->lanes[l]->queue) queue_end(g->lanes[l]->queue);
+    free(g->lanes[l]);
+  }
   free(g->nodes);
   free(g->objects);
   free(g->members);
@@ -260,27 +264,107 @@ static status emu_cudaGraphInstantiate(struct graph **out, struct graph *g) {
   *out = g;
   return OK;
 }
-static status emu_cudaGraphLaunch(struct graph *g, void *stream) {
-  struct stream *s = stream_of(stream);
-  if (!g || (s && s->capture)) return remember(g ? NOT_SUPPORTED : INVALID_VALUE);
-  for (int i = 0; i < g->node_count; i++) {
-    struct work w = g->nodes[i]->work;
-    if (!config()->play) {
-      work_run(&w);
-      continue;
+// ---- launch: every node goes to a lane, a queue of its own; lane 0 is the stream of the launch. Branches of the graph are on different lanes, and
+// run side by side. clock[l]: how many nodes of lane l come before the end of this node.
+struct placed { int lane, previous, announced; unsigned clock[LANES_MAX]; struct event *event; }; // previous: node of the lane before it, or -1
+
+// The nodes in an order in which each comes after those that it waits for. Returns how many there are; fewer than all if they wait in a circle.
+static int sorted(const struct graph *g, int *order, unsigned char *done) {
+  int count = 0;
+  for (int before = -1; before < count && count < g->node_count;) {
+    before = count;
+    for (int i = 0; i < g->node_count; i++) {
+      int ready = !done[i];
+      for (int k = 0; ready && k < g->nodes[i]->wait_count; k++) ready = done[g->nodes[i]->waits_for[k]];
+      if (ready) done[i] = 1, order[count++] = i;
     }
+  }
+  return count;
+}
+// Whether node i must await node b: it is on another lane, and no earlier node of i's lane has awaited it.
+static int must_await(const struct placed *p, int i, int b) {
+  int lane = p[b].lane, previous = p[i].previous;
+  return lane != p[i].lane && (previous < 0 || p[previous].clock[lane] < p[b].clock[lane]);
+}
+static int place(const struct graph *g, const int *order, struct placed *p) {
+  int lanes = 0, last[LANES_MAX];
+  for (int n = 0; n < g->node_count; n++) {
+    const struct node *node = g->nodes[order[n]];
+    struct placed *me = &p[order[n]];
+    for (int k = 0; k < node->wait_count; k++)
+      for (int l = 0; l < lanes; l++)
+        if (p[node->waits_for[k]].clock[l] > me->clock[l]) me->clock[l] = p[node->waits_for[k]].clock[l];
+    int lane = 0; // one that has ended before this node, otherwise a new one
+    while (lane < lanes && p[last[lane]].clock[lane] != me->clock[lane]) lane++;
+    if (lane == LANES_MAX) lane = order[n] % LANES_MAX;
+    me->lane = lane;
+    me->previous = lane < lanes ? last[lane] : -1;
+    if (lane == lanes) lanes++;
+    for (int l = 0; me->previous >= 0 && l < lanes; l++)
+      if (p[me->previous].clock[l] > me->clock[l]) me->clock[l] = p[me->previous].clock[l];
+    me->clock[lane]++;
+    last[lane] = order[n];
+    for (int k = 0; k < node->wait_count; k++) p[node->waits_for[k]].announced |= must_await(p, order[n], node->waits_for[k]);
+  }
+  return lanes;
+}
+static status event_step(struct event *e, enum work_kind kind, void *stream) {
+  return e ? queue_submit(stream, (struct work){.kind = kind, .event = e, .device = current_device()}) : OUT_OF_MEMORY;
+}
+static status launch(struct graph *g, const int *order, struct placed *p, void *stream) {
+  int lanes = place(g, order, p);
+  void *on[LANES_MAX] = {stream};
+  struct event *ends[LANES_MAX] = {NULL}; // the first is the beginning
+  status r = OK;
+  for (int l = 1; l < lanes && r == OK; l++) {
+    if (!g->lanes[l] && !(g->lanes[l] = calloc(1, sizeof *g->lanes[l]))) r = OUT_OF_MEMORY;
+    else g->lanes[l]->device = current_device(), on[l] = g->lanes[l];
+  }
+  for (int l = 0; l < lanes && lanes > 1 && r == OK; l++)
+    if (!(ends[l] = calloc(1, sizeof *ends[l]))) r = OUT_OF_MEMORY;
+  if (lanes > 1 && r == OK) r = event_step(ends[0], WORK_RECORD, stream);
+  for (int l = 1; l < lanes && r == OK; l++) r = event_step(ends[0], WORK_AWAIT, on[l]);
+  for (int n = 0; n < g->node_count && r == OK; n++) {
+    int i = order[n];
+    struct work w = g->nodes[i]->work;
+    for (int k = 0; k < g->nodes[i]->wait_count && r == OK; k++)
+      if (must_await(p, i, g->nodes[i]->waits_for[k])) r = event_step(p[g->nodes[i]->waits_for[k]].event, WORK_AWAIT, on[p[i].lane]);
     // The graph keeps its arguments; each launch gets a copy, because the graph may be destroyed before the work ends.
-    if (w.bytes_of_work) {
+    if (w.bytes_of_work && r == OK) {
       size_t bytes = w.kind == WORK_KERNEL ? w.work_bytes + 8 : w.bytes;
       char *copy = malloc(bytes);
-      if (!copy) return remember(OUT_OF_MEMORY);
-      memcpy(copy, w.bytes_of_work, bytes);
-      w.bytes_of_work = copy;
+      if (copy) w.bytes_of_work = memcpy(copy, w.bytes_of_work, bytes);
+      else r = OUT_OF_MEMORY;
     }
-    status r = queue_submit(stream, w);
-    if (r) return remember(r);
+    if (r == OK) r = queue_submit(on[p[i].lane], w);
+    if (p[i].announced && r == OK) r = event_step(p[i].event = calloc(1, sizeof *p[i].event), WORK_RECORD, on[p[i].lane]);
   }
-  return OK;
+  for (int l = 1; l < lanes && r == OK; l++) {
+    r = event_step(ends[l], WORK_RECORD, on[l]);
+    if (r == OK) r = event_step(ends[l], WORK_AWAIT, stream);
+  }
+  for (int l = 0; l < lanes; l++)
+    if (ends[l]) event_free(ends[l]);
+  for (int i = 0; i < g->node_count; i++)
+    if (p[i].event) event_free(p[i].event);
+  return r;
+}
+static status emu_cudaGraphLaunch(struct graph *g, void *stream) {
+  static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+  struct stream *s = stream_of(stream);
+  if (!g || (s && s->capture)) return remember(g ? NOT_SUPPORTED : INVALID_VALUE);
+  int *order = calloc((size_t)g->node_count + 1, sizeof *order);
+  struct placed *p = calloc((size_t)g->node_count + 1, sizeof *p);
+  unsigned char *done = calloc((size_t)g->node_count + 1, 1);
+  status r = !order || !p || !done ? OUT_OF_MEMORY : sorted(g, order, done) < g->node_count ? INVALID_VALUE : OK;
+  pthread_mutex_lock(&one);
+  if (r == OK && config()->play) r = launch(g, order, p, stream);
+  pthread_mutex_unlock(&one);
+  for (int n = 0; n < g->node_count && r == OK && !config()->play; n++) work_run(&g->nodes[order[n]]->work);
+  free(order);
+  free(p);
+  free(done);
+  return remember(r);
 }
 static status emu_cudaGraphGetNodes(struct graph *g, intptr_t *nodes, size_t *count) {
   if (nodes)

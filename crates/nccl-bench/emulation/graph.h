@@ -7,6 +7,7 @@
 
 struct node { struct work work; int *waits_for, wait_count, submitted; }; // submitted: to a stream, not added by a graph call
 struct user_object { void *pointer; void (*destroy)(void *); int references; };
+enum { LANES_MAX = 32 };         // branches of a graph that run side by side
 struct graph {
   uint64_t number;               // of the capture; 0 once it has ended
   struct stream *origin;
@@ -14,9 +15,11 @@ struct graph {
   struct node **nodes; int node_count, node_room;
   struct user_object **objects; int object_count;
   int references;                // the caller's handle and every executable graph
+  struct stream *lanes[LANES_MAX]; // of branches beside the stream of the launch; made at the first launch that needs them
 };
 // `leaves`: nodes that the next work on this stream must wait for.
-struct stream { uint64_t number; struct graph *capture; int *leaves, leaf_count; struct queue *queue; };
+// `blocking`: in order with the legacy default stream of its device.
+struct stream { uint64_t number; struct graph *capture; int *leaves, leaf_count; struct queue *queue; int device, blocking; };
 // `recorded`: records that were queued; `done`: those that ran, the last one at `seconds`. `users`: queued work that names the event.
 struct event {
   struct graph *capture; uint64_t capture_number; int *leaves, leaf_count;

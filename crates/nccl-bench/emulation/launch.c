@@ -150,5 +150,5 @@ void play_kernel(const char *name, const char *args, size_t bytes) {
     *b = (struct block){&k, channel, index++};
     fiber_new(block_run, b);
   }
-  fibers_run(abort_flag ? known(abort_flag, sizeof(uint32_t), "comm.abortFlag") : NULL);
+  fibers_run(abort_flag ? known(abort_flag, sizeof(uint32_t), "comm.abortFlag") : NULL, k.rank);
 }

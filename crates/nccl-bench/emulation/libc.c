@@ -72,21 +72,24 @@ PUBLIC ssize_t recv(int fd, void *buffer, size_t bytes, int flags) {
   static ssize_t (*real)(int, void *, size_t, int);
   if (!real) real = REAL(recv);
   ssize_t got = real(fd, buffer, bytes, flags);
-  if (empty(got) && BY_NCCL) nap(NAP_US, EAGAIN);
+  if (got > 0 && BY_NCCL) watch_moved(); // heartbeats of the program are no progress
+  else if (empty(got) && BY_NCCL) nap(NAP_US, EAGAIN);
   return got;
 }
 PUBLIC ssize_t send(int fd, const void *buffer, size_t bytes, int flags) {
   static ssize_t (*real)(int, const void *, size_t, int);
   if (!real) real = REAL(send);
   ssize_t sent = real(fd, buffer, bytes, flags);
-  if (empty(sent) && BY_NCCL) nap(NAP_US, EAGAIN);
+  if (sent > 0 && BY_NCCL) watch_moved();
+  else if (empty(sent) && BY_NCCL) nap(NAP_US, EAGAIN);
   return sent;
 }
 PUBLIC int accept(int fd, struct sockaddr *address, socklen_t *bytes) {
   static int (*real)(int, struct sockaddr *, socklen_t *);
   if (!real) real = REAL(accept);
   int got = real(fd, address, bytes);
-  if (empty(got) && BY_NCCL) nap(2 * NAP_US, EAGAIN);
+  if (got >= 0 && BY_NCCL) watch_moved();
+  else if (empty(got) && BY_NCCL) nap(2 * NAP_US, EAGAIN);
   return got;
 }
 PUBLIC int poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
@@ -99,7 +102,7 @@ PUBLIC int poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
 PUBLIC int sched_yield(void) {
   static int (*real)(void);
   if (!real) real = REAL(sched_yield);
-  if (!config()->play || !BY_NCCL) return real();
+  if (!BY_NCCL || !config()->play) return real();
   usleep(YIELD_US);
   return 0;
 }

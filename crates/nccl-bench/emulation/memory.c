@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory: a table of address ranges, each a mapping of a memfd, so that it is paged lazily and can be shared between
-// processes (legacy IPC through /proc/PID/fd).
+// processes (legacy IPC through /proc/PID/fd). All allocations of a process are parts of one file, which grows and is never reused.
 #include "emu.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -79,26 +78,66 @@ int range_remove(uintptr_t begin, enum kind kind, struct range *out) {
   return found;
 }
 
-status memory_allocate(void **out, size_t bytes, enum kind kind) {
-  *out = NULL;
-  int fd = memfd_create("linkwise-emulation", MFD_CLOEXEC);
-  if (fd < 0) return OUT_OF_MEMORY;
-  size_t mapped = whole_pages(bytes);
-  if (ftruncate(fd, (off_t)mapped)) { close(fd); return OUT_OF_MEMORY; }
-  void *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (p == MAP_FAILED) { close(fd); return OUT_OF_MEMORY; }
-  struct range r = {(uintptr_t)p, bytes ? bytes : 1, 0, fd, current_device(), kind, NULL};
-  if (!range_add(r)) { munmap(p, mapped); close(fd); return OUT_OF_MEMORY; }
+// A GPU's memory is limited; allocations of other processes on it do not count.
+static size_t used[GPUS_MAX];
+int memory_take(int device, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  int fits = bytes <= config()->memory_bytes && used[device] <= config()->memory_bytes - bytes;
+  if (fits) used[device] += bytes;
+  pthread_mutex_unlock(&lock);
+  return fits;
+}
+void memory_give_back(int device, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  used[device] -= bytes;
+  pthread_mutex_unlock(&lock);
+}
+
+// A new part of the process's file. A child after fork() begins a file of its own, since its parent goes on with the other one.
+static int grow(size_t bytes, size_t *offset) {
+  static int fd = -1, owner;
+  static size_t end;
+  pthread_mutex_lock(&lock);
+  if (owner != getpid()) {
+    fd = memfd_create("linkwise-emulation", MFD_CLOEXEC);
+    owner = getpid();
+    end = 0;
+  }
+  int ok = fd >= 0 && !ftruncate(fd, (off_t)(end + bytes));
+  *offset = end;
+  if (ok) end += bytes;
+  pthread_mutex_unlock(&lock);
+  return ok ? fd : -1;
+}
+
+static status allocate(void **out, size_t bytes, size_t mapped, enum kind kind) {
+  size_t offset;
+  int fd = grow(mapped, &offset);
+  void *p = fd < 0 ? MAP_FAILED : mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
+  if (p == MAP_FAILED) return OUT_OF_MEMORY;
+  struct range r = {(uintptr_t)p, bytes ? bytes : 1, offset, fd, current_device(), kind, NULL};
+  if (!range_add(r)) { munmap(p, mapped); return OUT_OF_MEMORY; }
   *out = p;
   return OK;
+}
+status memory_allocate(void **out, size_t bytes, enum kind kind) {
+  size_t mapped = whole_pages(bytes);
+  *out = NULL;
+  if (mapped < bytes || (kind == DEVICE_MEMORY && !memory_take(current_device(), mapped))) return OUT_OF_MEMORY;
+  status s = allocate(out, bytes, mapped, kind);
+  if (s && kind == DEVICE_MEMORY) memory_give_back(current_device(), mapped);
+  return s;
 }
 
 status memory_free(void *p) {
   struct range r;
   if (!p) return OK;
   if (!range_find((uintptr_t)p, &r) || r.kind == MAPPING || r.kind == REGISTERED_MEMORY || !range_remove((uintptr_t)p, r.kind, &r)) return INVALID_VALUE;
-  munmap((void *)r.begin, whole_pages(r.bytes));
-  close(r.fd);
+  size_t mapped = whole_pages(r.bytes);
+  if (r.kind == IMPORTED_MEMORY) close(r.fd);
+  else fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r.offset, (off_t)mapped);
+  munmap((void *)r.begin, mapped);
+  if (r.kind == DEVICE_MEMORY) memory_give_back(r.device, mapped);
   return OK;
 }
 
@@ -125,12 +164,23 @@ void memory_fill(void *p, int value, size_t bytes) {
 
 // ---- runtime
 static status emu_cudaMalloc(void **p, size_t bytes) { return remember(memory_allocate(p, bytes, DEVICE_MEMORY)); }
-static status emu_cudaFree(void *p) { return remember(memory_free(p)); }
+// As on a GPU, work that may use the memory ends first.
+static status emu_cudaFree(void *p) {
+  struct range r;
+  status s = p && config()->play && range_find((uintptr_t)p, &r) ? queue_drain_device(r.device, "cudaFree") : OK;
+  return remember(s ? s : memory_free(p));
+}
 static status emu_cudaHostAlloc(void **p, size_t bytes, unsigned flags) { (void)flags; return remember(memory_allocate(p, bytes, HOST_MEMORY)); }
 static status emu_cudaMallocHost(void **p, size_t bytes) { return emu_cudaHostAlloc(p, bytes, 0); }
 static status emu_cudaMallocAsync(void **p, size_t bytes, void *stream) { (void)stream; return emu_cudaMalloc(p, bytes); }
 static status emu_cudaMallocFromPoolAsync(void **p, size_t bytes, void *pool, void *stream) { (void)pool; return emu_cudaMallocAsync(p, bytes, stream); }
-static status emu_cudaFreeAsync(void *p, void *stream) { (void)stream; return emu_cudaFree(p); }
+// In a capture the memory stays: every launch of the graph uses it.
+static status emu_cudaFreeAsync(void *p, void *stream) {
+  struct range r;
+  if (!p || stream_captured(stream)) return OK;
+  if (!range_find((uintptr_t)p, &r) || r.begin != (uintptr_t)p) return remember(INVALID_VALUE);
+  return stream_submit(stream, (struct work){.kind = WORK_FREE, .to = p});
+}
 static status emu_cudaMemPoolCreate(void **pool, const void *properties) { (void)properties; return (*pool = malloc(1)) ? OK : OUT_OF_MEMORY; }
 static status emu_cudaMemPoolDestroy(void *pool) { free(pool); return OK; }
 // Memory of the program that a GPU may read: NCCL's shared memory between ranks.
@@ -145,36 +195,47 @@ static status emu_cudaHostUnregister(void *p) {
 }
 static status emu_cudaHostGetDevicePointer(void **device, void *host, unsigned flags) { (void)flags; *device = host; return OK; }
 static status emu_accept(void) { return OK; }
-static status emu_cudaMemGetInfo(size_t *unused, size_t *total) { *unused = *total = config()->memory_bytes; return OK; }
-static status emu_cudaMemcpyAsync(void *to, const void *from, size_t bytes, int direction, void *stream) {
-  (void)direction;
+static status emu_cudaMemGetInfo(size_t *unused, size_t *total) {
+  pthread_mutex_lock(&lock);
+  *total = config()->memory_bytes;
+  *unused = *total - used[current_device()];
+  pthread_mutex_unlock(&lock);
+  return OK;
+}
+// A copy from pageable memory reads it before the call returns, and one into pageable memory is complete then; not so in a capture, whose graph
+// copies at every launch.
+static status copy(void *to, const void *from, size_t bytes, void *stream, int waits) {
   struct work w = {.kind = WORK_COPY, .to = to, .from = from, .bytes = bytes};
   struct range r;
-  if (config()->play && bytes && !range_find((uintptr_t)to, &r)) { // into pageable memory: complete when the call returns
-    status s = queue_drain(stream);
-    if (s == OK) memmove(to, from, bytes);
-    return remember(s);
-  }
-  if (config()->play && bytes && !range_find((uintptr_t)from, &r)) { // from pageable memory: read before the call returns
+  int now = config()->play && bytes && !stream_captured(stream);
+  if (now && !range_find((uintptr_t)to, &r)) waits = 1;
+  else if (now && !waits && !range_find((uintptr_t)from, &r)) {
     if (!(w.bytes_of_work = malloc(bytes))) return remember(OUT_OF_MEMORY);
     memcpy(w.bytes_of_work, from, bytes);
   }
-  return stream_submit(stream, w);
+  status s = stream_submit(stream, w);
+  return now && waits && s == OK ? remember(queue_drain(stream, "cudaMemcpy")) : s;
 }
-status queue_copy(void *to, const void *from, size_t bytes, void *stream) { return emu_cudaMemcpyAsync(to, from, bytes, 4, stream); }
+static status emu_cudaMemcpyAsync(void *to, const void *from, size_t bytes, int direction, void *stream) {
+  (void)direction;
+  return copy(to, from, bytes, stream, 0);
+}
+status queue_copy(void *to, const void *from, size_t bytes, void *stream) { return copy(to, from, bytes, stream, 0); }
+static int on_device(const void *p) {
+  struct range r;
+  return range_find((uintptr_t)p, &r) && r.kind != HOST_MEMORY && r.kind != REGISTERED_MEMORY;
+}
 static status emu_cudaMemcpy(void *to, const void *from, size_t bytes, int direction) {
   (void)direction;
-  if (config()->play) queue_drain(NULL);
-  if (bytes) memmove(to, from, bytes);
-  return OK;
+  return copy(to, from, bytes, NULL, !(on_device(to) && on_device(from))); // between GPUs the host does not wait
 }
 static status emu_cudaMemsetAsync(void *to, int value, size_t bytes, void *stream) {
   return stream_submit(stream, (struct work){.kind = WORK_FILL, .to = to, .value = value, .bytes = bytes});
 }
-static status emu_cudaMemset(void *to, int value, size_t bytes) { memory_fill(to, value, bytes); return OK; }
+static status emu_cudaMemset(void *to, int value, size_t bytes) { return emu_cudaMemsetAsync(to, value, bytes, NULL); }
 
 // Legacy IPC: 64 opaque bytes, here the exporter's process and file descriptor.
-struct ipc_handle { int pid, fd; size_t bytes; char unused[48]; };
+struct ipc_handle { int pid, fd; size_t bytes, offset; char unused[40]; };
 static status emu_cudaIpcGetMemHandle(struct ipc_handle *h, void *p) {
   struct range r;
   if (!range_find((uintptr_t)p, &r) || r.kind != DEVICE_MEMORY) return remember(INVALID_VALUE);
@@ -182,6 +243,7 @@ static status emu_cudaIpcGetMemHandle(struct ipc_handle *h, void *p) {
   h->pid = getpid();
   h->fd = r.fd;
   h->bytes = r.bytes;
+  h->offset = r.offset;
   return OK;
 }
 static status emu_cudaIpcOpenMemHandle(void **p, struct ipc_handle h, unsigned flags) {
@@ -190,9 +252,9 @@ static status emu_cudaIpcOpenMemHandle(void **p, struct ipc_handle h, unsigned f
   snprintf(path, sizeof path, "/proc/%d/fd/%d", h.pid, h.fd);
   int fd = open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) return remember(INVALID_VALUE);
-  *p = mmap(NULL, whole_pages(h.bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  *p = mmap(NULL, whole_pages(h.bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)h.offset);
   if (*p == MAP_FAILED) { close(fd); return remember(OUT_OF_MEMORY); }
-  struct range r = {(uintptr_t)*p, h.bytes, 0, fd, current_device(), IMPORTED_MEMORY, NULL};
+  struct range r = {(uintptr_t)*p, h.bytes, h.offset, fd, current_device(), IMPORTED_MEMORY, NULL};
   return range_add(r) ? OK : remember(OUT_OF_MEMORY);
 }
 static status emu_cudaIpcCloseMemHandle(void *p) { return remember(memory_free(p)); }

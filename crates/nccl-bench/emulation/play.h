@@ -54,7 +54,7 @@ size_t room_at(const void *address);                      // bytes from the addr
 struct waits { const char *what; int channel, peer; uint64_t step; };
 void fibers_begin(void);                                  // before the first fiber of a kernel
 void fiber_new(void (*f)(void *), void *argument);
-void fibers_run(const volatile uint32_t *abort_flag);     // until all have ended
+void fibers_run(const volatile uint32_t *abort_flag, int rank); // until all have ended; the rank is for messages
 void fiber_yield(struct waits w);
 void fiber_moved(uint64_t bytes);                         // progress, for the watchdog
 int fiber_aborted(void);

@@ -41,6 +41,8 @@ __attribute__((constructor(101))) static void take_place(void) {
     if (n == local_names || getenv(*n)) set_number(*n, rank % gpus);
   set_number("LOCAL_WORLD_SIZE", gpus);
   set_number("GROUP_RANK", rank / gpus);
+  set_number("LINKWISE_EMU_RANK", rank);
+  set_number("LINKWISE_EMU_RANKS", hosts * gpus);
 }
 
 // ---- kernels of the program

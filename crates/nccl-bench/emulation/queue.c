@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that take time: each stream with work has a thread that runs its work in order. Events order the work of different streams.
+// Streams that take time: each stream with work has a thread that runs its work in order. Events order the work of different streams, and the
+// legacy default stream runs in the order of submission with every blocking stream of its device.
 #include "graph.h"
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-struct item { struct work work; struct item *next; };
-struct queue { struct item *first, **last; int pending, ending, device; struct queue *other; };
+enum order { NON_BLOCKING, BLOCKING, LEGACY };
+struct item { struct work work; uint64_t ticket; struct item *next; }; // ticket: the order of submission in the process
+struct queue { struct item *first, **last; int ending, device; enum order order; struct queue *other; };
 
 // One lock for all queues and events of the process: a rank has few streams, and work is long.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct queue *queues, defaults[GPUS_MAX];
+static uint64_t tickets;
+static __thread int runs_queue; // boolean: this thread is a stream's
 
 static double now(void) {
   struct timespec t;
@@ -26,8 +30,16 @@ static void forget(struct event *e) {
   free(e);
 }
 
+// With the lock held. The first item of a queue is the one that runs, or will run next. Items wait only for smaller tickets, so not for each other.
+static int in_turn(const struct queue *q, uint64_t ticket) {
+  for (const struct queue *o = queues; o && q->order != NON_BLOCKING; o = o->other)
+    if (o->device == q->device && o->order == (q->order == LEGACY ? BLOCKING : LEGACY) && o->first && o->first->ticket < ticket) return 0;
+  return 1;
+}
+
 static void *queue_run(void *argument) {
   struct queue *q = argument;
+  runs_queue = 1;
   select_device(q->device);
   pthread_mutex_lock(&lock);
   for (;;) {
@@ -35,6 +47,7 @@ static void *queue_run(void *argument) {
     if (!q->first) break;
     struct item *i = q->first;
     struct event *e = i->work.event;
+    while (!in_turn(q, i->ticket)) pthread_cond_wait(&changed, &lock);
     if (i->work.kind == WORK_AWAIT) {
       while (e->done < i->work.sequence) pthread_cond_wait(&changed, &lock);
     } else if (i->work.kind == WORK_RECORD) {
@@ -47,7 +60,6 @@ static void *queue_run(void *argument) {
     if (e) forget(e);
     q->first = i->next;
     if (!q->first) q->last = &q->first;
-    q->pending--;
     free(i->work.bytes_of_work);
     free(i);
     pthread_cond_broadcast(&changed);
@@ -60,10 +72,10 @@ static void *queue_run(void *argument) {
 }
 
 // With the lock held. NULL: no memory or no thread.
-static struct queue *start(struct queue *q, int device) {
+static struct queue *start(struct queue *q, int device, enum order order) {
   pthread_t thread;
   pthread_attr_t detached;
-  *q = (struct queue){.device = device, .other = queues};
+  *q = (struct queue){.device = device, .order = order, .other = queues};
   q->last = &q->first;
   pthread_attr_init(&detached);
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
@@ -75,10 +87,10 @@ static struct queue *start(struct queue *q, int device) {
 static struct queue *queue_of(void *handle, int make) {
   struct stream *s = stream_of(handle);
   int device = current_device();
-  if (!s) return defaults[device].last ? &defaults[device] : make ? start(&defaults[device], device) : NULL;
+  if (!s) return defaults[device].last ? &defaults[device] : make ? start(&defaults[device], device, LEGACY) : NULL;
   if (!s->queue && make) {
     struct queue *q = malloc(sizeof *q);
-    if (q && !(s->queue = start(q, device))) free(q);
+    if (q && !(s->queue = start(q, s->device, s->blocking ? BLOCKING : NON_BLOCKING))) free(q);
   }
   return s->queue;
 }
@@ -92,9 +104,9 @@ status queue_submit(void *handle, struct work w) {
     if (w.kind == WORK_RECORD) w.sequence = ++w.event->recorded;
     if (w.kind == WORK_AWAIT) w.sequence = w.event->recorded;
     i->work = w;
+    i->ticket = ++tickets;
     *q->last = i;
     q->last = &i->next;
-    q->pending++;
     pthread_cond_broadcast(&changed);
   }
   pthread_mutex_unlock(&lock);
@@ -104,27 +116,32 @@ status queue_submit(void *handle, struct work w) {
   return OUT_OF_MEMORY;
 }
 
-status queue_drain(void *handle) {
+// With the lock held. Whether work up to a ticket is left: of a stream, of the legacy default stream and all blocking ones, or of a device.
+enum scope { OF_STREAM, OF_LEGACY, OF_DEVICE };
+static int is_busy(const struct queue *q, enum scope scope, int device, uint64_t until) {
+  for (const struct queue *o = queues; o; o = o->other)
+    if (o->first && o->first->ticket <= until && (o == q || (o->device == device && scope != OF_STREAM && (scope == OF_DEVICE || o->order != NON_BLOCKING)))) return 1;
+  return 0;
+}
+static status drain(const struct queue *q, enum scope scope, int device, const char *caller) {
+  if (runs_queue) return NOT_PERMITTED;
+  watch_enter(caller, 0);
+  pthread_mutex_lock(&lock);
+  for (uint64_t until = tickets; is_busy(q, scope, device, until);) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+  watch_leave();
+  return OK;
+}
+status queue_drain(void *handle, const char *caller) {
   pthread_mutex_lock(&lock);
   struct queue *q = queue_of(handle, 0);
-  while (q && q->pending) pthread_cond_wait(&changed, &lock);
   pthread_mutex_unlock(&lock);
-  return OK;
+  return drain(q, stream_of(handle) ? OF_STREAM : OF_LEGACY, current_device(), caller);
 }
-status queue_drain_all(void) {
-  pthread_mutex_lock(&lock);
-  for (int busy = 1; busy;) {
-    busy = 0;
-    for (struct queue *q = queues; q && !busy; q = q->other) busy = q->pending && q->device == current_device();
-    if (busy) pthread_cond_wait(&changed, &lock);
-  }
-  pthread_mutex_unlock(&lock);
-  return OK;
-}
+status queue_drain_device(int device, const char *caller) { return drain(NULL, OF_DEVICE, device, caller); }
 int queue_busy(void *handle) {
   pthread_mutex_lock(&lock);
-  struct queue *q = queue_of(handle, 0);
-  int busy = q && q->pending;
+  int busy = is_busy(queue_of(handle, 0), stream_of(handle) ? OF_STREAM : OF_LEGACY, current_device(), tickets);
   pthread_mutex_unlock(&lock);
   return busy;
 }
@@ -142,10 +159,14 @@ int event_done(struct event *e) {
   pthread_mutex_unlock(&lock);
   return done;
 }
-void event_await(struct event *e) {
+status event_await(struct event *e) {
+  if (runs_queue) return NOT_PERMITTED;
+  watch_enter("cudaEventSynchronize", 0);
   pthread_mutex_lock(&lock);
   for (uint64_t wanted = e->recorded; e->done < wanted;) pthread_cond_wait(&changed, &lock);
   pthread_mutex_unlock(&lock);
+  watch_leave();
+  return OK;
 }
 double event_seconds(struct event *from, struct event *to) {
   pthread_mutex_lock(&lock);

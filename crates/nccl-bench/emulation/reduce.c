@@ -2,6 +2,7 @@
 // Arithmetic of reductions, equal to the bit to a GPU's: every step rounds once to the element's type. Sums and products of fp16 and bf16
 // are exact in float up to its rounding, which cannot change the second one (24 bits >= 2 * 11 + 2), so float and then one rounding suffice.
 #include "play.h"
+#include <math.h>
 #include <string.h>
 
 size_t element_bytes(enum element e) {
@@ -42,18 +43,30 @@ static uint16_t to_bf16(float f) {
   return (uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
+// Minimum and maximum as a GPU's fminf and fmaxf: the number if one of both is not a number, the canonical NaN if both are, and -0 below +0.
+static float least(float x, float y) {
+  if (x != x || y != y) return x != x ? y != y ? bits_float(0x7fffffff) : y : x;
+  return x < y || (x == y && float_bits(x) >> 31) ? x : y;
+}
+static float greatest(float x, float y) { return x != x && y != y ? bits_float(0x7fffffff) : -least(-x, -y); }
+static double least_double(double x, double y) {
+  if (x != x || y != y) return x != x ? y : x;
+  return x < y || (x == y && signbit(x)) ? x : y;
+}
+static double greatest_double(double x, double y) { return -least_double(-x, -y); }
+
 // The low bit of a minimum-or-maximum's argument says maximum.
-#define APPLY(READ, WRITE) \
+#define APPLY(READ, WRITE, LEAST, GREATEST) \
   for (size_t i = 0; i < n; i++) { \
     __typeof__(READ(x[0])) l = READ(x[i]), r = READ(y[i]); \
     switch (o->reduction) { \
     case PRODUCT: d[i] = WRITE(l * r); break; \
-    case MIN_MAX: d[i] = (o->argument & 1 ? l > r : l < r) ? x[i] : y[i]; break; \
+    case MIN_MAX: d[i] = WRITE(o->argument & 1 ? GREATEST(l, r) : LEAST(l, r)); break; \
     default: d[i] = WRITE(l + r); \
     } \
   }
 #define SAME(v) (v)
-#define PLAIN(T) { T *d = (T *)to; const T *x = (const T *)a, *y = (const T *)b; APPLY(SAME, SAME) return; }
+#define PLAIN(T, LEAST, GREATEST) { T *d = (T *)to; const T *x = (const T *)a, *y = (const T *)b; APPLY(SAME, SAME, LEAST, GREATEST) return; }
 // Integers wrap round, as on a GPU: unsigned arithmetic, signed comparison.
 #define INTEGER(T, U) { T *d = (T *)to; const T *x = (const T *)a, *y = (const T *)b; \
   for (size_t i = 0; i < n; i++) { \
@@ -63,7 +76,7 @@ static uint16_t to_bf16(float f) {
     default: d[i] = (T)((U)x[i] + (U)y[i]); \
     } \
   } return; }
-#define NARROW(READ, WRITE) { uint16_t *d = (uint16_t *)to; const uint16_t *x = (const uint16_t *)a, *y = (const uint16_t *)b; APPLY(READ, WRITE) return; }
+#define NARROW(READ, WRITE) { uint16_t *d = (uint16_t *)to; const uint16_t *x = (const uint16_t *)a, *y = (const uint16_t *)b; APPLY(READ, WRITE, least, greatest) return; }
 
 void op_reduce(const struct op *o, void *to, const void *a, const void *b, size_t n) {
   switch (o->element) {
@@ -73,8 +86,8 @@ void op_reduce(const struct op *o, void *to, const void *a, const void *b, size_
   case U32: INTEGER(uint32_t, uint32_t)
   case I64: INTEGER(int64_t, uint64_t)
   case U64: INTEGER(uint64_t, uint64_t)
-  case F32: PLAIN(float)
-  case F64: PLAIN(double)
+  case F32: PLAIN(float, least, greatest)
+  case F64: PLAIN(double, least_double, greatest_double)
   case F16: NARROW(from_half, to_half)
   case BF16: NARROW(from_bf16, to_bf16)
   default: op_check(o);

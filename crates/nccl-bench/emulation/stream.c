@@ -40,9 +40,14 @@ void work_run(const struct work *w) {
     if (config()->play == PLAY_BYTES || config()->play == PLAY_WRONG_PARTS) play_kernel(kernel_name(w->function), w->bytes_of_work, w->work_bytes);
     break;
   }
-  case WORK_HOST: w->host(w->argument); break;
+  case WORK_HOST:
+    watch_program_runs(1);
+    w->host(w->argument);
+    watch_program_runs(-1);
+    break;
   case WORK_COPY: if (w->bytes) memmove(w->to, w->bytes_of_work ? w->bytes_of_work : w->from, w->bytes); break;
   case WORK_FILL: memory_fill(w->to, w->value, w->bytes); break;
+  case WORK_FREE: memory_free(w->to); break;
   case WORK_WRITE: memcpy(w->to, &w->word, w->words32 ? 4 : 8); break;
   case WORK_WAIT_VALUE: wait_value(w); break;
   case WORK_RECORD: case WORK_AWAIT: case WORK_MARK: break; // queue.c has their order
@@ -56,8 +61,45 @@ PUBLIC unsigned long linkwise_emu_launches(int device, unsigned *grid, unsigned 
   return atomic_load(&launch_counts[device]);
 }
 
-// The default streams are the handles 0, 1 and 2; they cannot be captured.
-struct stream *stream_of(void *handle) { return (uintptr_t)handle <= 2 ? NULL : handle; }
+// Handles of default streams: 0 and 1 are the legacy one, which cannot be captured; 2 is the calling thread's, a blocking stream.
+enum { LEGACY_STREAM = 1, THREAD_STREAM = 2 };
+static struct stream *new_stream(int blocking) {
+  static atomic_ulong next;
+  struct stream *s = calloc(1, sizeof *s);
+  if (!s) return NULL;
+  *s = (struct stream){.number = atomic_fetch_add(&next, 1) + 3, .device = current_device(), .blocking = blocking}; // numbers after the default streams
+  return s;
+}
+static void end_stream(struct stream *s) {
+  if (s->queue) queue_end(s->queue);
+  free(s->leaves);
+  free(s);
+}
+static __thread struct stream *own_streams[GPUS_MAX];
+static pthread_key_t own_key;
+static pthread_once_t own_once = PTHREAD_ONCE_INIT;
+static void end_own_streams(void *unused) {
+  (void)unused;
+  for (int i = 0; i < GPUS_MAX; i++)
+    if (own_streams[i]) end_stream(own_streams[i]);
+}
+static void make_own_key(void) { pthread_key_create(&own_key, end_own_streams); }
+struct stream *stream_of(void *handle) {
+  if ((uintptr_t)handle != THREAD_STREAM) return (uintptr_t)handle <= LEGACY_STREAM ? NULL : handle;
+  struct stream **own = &own_streams[current_device()];
+  if (!*own && (*own = new_stream(1))) {
+    pthread_once(&own_once, make_own_key);
+    pthread_setspecific(own_key, own_streams);
+  }
+  return *own;
+}
+int stream_captured(void *handle) {
+  struct stream *s = stream_of(handle);
+  pthread_mutex_lock(&capture_lock);
+  int captured = s && s->capture;
+  pthread_mutex_unlock(&capture_lock);
+  return captured;
+}
 
 status stream_submit(void *handle, struct work w) {
   struct stream *s = stream_of(handle);
@@ -96,23 +138,21 @@ status kernel_submit(void *stream, struct work w, void **extra) {
 }
 
 // ---- streams
-static status emu_cudaStreamCreate(struct stream **out) {
-  static atomic_ulong next;
-  struct stream *s = calloc(1, sizeof *s);
-  if (!s) return remember(OUT_OF_MEMORY);
-  s->number = atomic_fetch_add(&next, 1) + 3; // after the default streams
-  *out = s;
+static status emu_cudaStreamCreateWithFlags(struct stream **out, unsigned flags) {
+  enum { WITHOUT_DEFAULT_STREAM = 1 };
+  return (*out = new_stream(!(flags & WITHOUT_DEFAULT_STREAM))) ? OK : remember(OUT_OF_MEMORY);
+}
+static status emu_cudaStreamCreate(struct stream **out) { return emu_cudaStreamCreateWithFlags(out, 0); }
+static status emu_cudaStreamCreateWithPriority(struct stream **out, unsigned flags, int priority) { (void)priority; return emu_cudaStreamCreateWithFlags(out, flags); }
+static status emu_cudaStreamGetFlags(void *handle, unsigned *flags) {
+  struct stream *s = stream_of(handle);
+  *flags = s && !s->blocking;
   return OK;
 }
-static status emu_cudaStreamCreateWithFlags(struct stream **out, unsigned flags) { (void)flags; return emu_cudaStreamCreate(out); }
-static status emu_cudaStreamCreateWithPriority(struct stream **out, unsigned flags, int priority) { (void)flags; (void)priority; return emu_cudaStreamCreate(out); }
-static status emu_cudaStreamDestroy(void *handle) {
-  struct stream *s = stream_of(handle);
-  if (!s) return remember(INVALID_HANDLE);
+static status emu_cudaStreamDestroy(struct stream *s) {
+  if ((uintptr_t)s <= THREAD_STREAM) return remember(INVALID_HANDLE);
   capture_leave(s); // NCCL destroys a stream that has joined a capture before the capture ends
-  if (s->queue) queue_end(s->queue);
-  free(s->leaves);
-  free(s);
+  end_stream(s);
   return OK;
 }
 static status emu_cudaStreamGetId(void *handle, unsigned long long *id) {
@@ -131,9 +171,9 @@ static status emu_cudaStreamQuery(void *handle) {
 static status emu_cudaStreamSynchronize(void *handle) {
   struct stream *s = stream_of(handle);
   if (s && s->capture) return remember(CAPTURE_UNSUPPORTED);
-  return config()->play ? remember(queue_drain(handle)) : OK;
+  return config()->play ? remember(queue_drain(handle, "cudaStreamSynchronize")) : OK;
 }
-static status emu_cudaDeviceSynchronize(void) { return config()->play ? remember(queue_drain_all()) : OK; }
+static status emu_cudaDeviceSynchronize(void) { return config()->play ? remember(queue_drain_device(current_device(), "cudaDeviceSynchronize")) : OK; }
 
 // ---- events
 static status emu_cudaEventCreate(struct event **out) { return (*out = calloc(1, sizeof **out)) ? OK : remember(OUT_OF_MEMORY); }
@@ -192,8 +232,7 @@ static status emu_cudaEventElapsedTime(float *ms, struct event *a, struct event 
 }
 static status emu_cudaEventQuery(struct event *e) { return config()->play && e && !event_done(e) ? NOT_READY : OK; }
 static status emu_cudaEventSynchronize(struct event *e) {
-  if (config()->play && e) event_await(e);
-  return OK;
+  return config()->play && e ? remember(event_await(e)) : OK;
 }
 
 // ---- work
@@ -240,7 +279,7 @@ static status emu_cuStreamBatchMemOp(void) {
 }
 
 const struct entry stream_entries[] = {
-  ENTRY(cudaStreamCreate), ENTRY(cudaStreamCreateWithFlags), ENTRY(cudaStreamCreateWithPriority), ENTRY(cudaStreamDestroy),
+  ENTRY(cudaStreamCreate), ENTRY(cudaStreamCreateWithFlags), ENTRY(cudaStreamCreateWithPriority), ENTRY(cudaStreamDestroy), ENTRY(cudaStreamGetFlags),
   ENTRY(cudaStreamGetId), ENTRY(cudaStreamGetPriority), ENTRY(cudaDeviceGetStreamPriorityRange), ENTRY(cudaStreamQuery), ENTRY(cudaStreamSynchronize), ENTRY(cudaDeviceSynchronize), ENTRY(cudaEventCreate),
   ENTRY(cudaEventCreateWithFlags), ENTRY(cudaEventDestroy), ENTRY(cudaEventRecord), ENTRY(cudaEventRecordWithFlags), ENTRY(cudaStreamWaitEvent),
   ENTRY(cudaEventElapsedTime), ENTRY(cudaEventQuery), ENTRY(cudaEventSynchronize), ENTRY(cudaLaunchHostFunc),

@@ -13,11 +13,12 @@
 
 enum { POSIX_HANDLE = 1, FABRIC_HANDLE = 8, FABRIC_HANDLE_BYTES = 64 };
 struct properties { int type, handle_types, location_type, location; void *windows; unsigned char flags[8]; };
-struct handle { int fd; size_t bytes; struct properties properties; atomic_int references; };
+struct handle { int fd; size_t bytes, counted; struct properties properties; atomic_int references; }; // counted: bytes of the GPU's memory
 
 static void release(struct handle *h) {
   if (atomic_fetch_sub(&h->references, 1) == 1) {
     close(h->fd);
+    if (h->counted) memory_give_back(h->properties.location, h->counted);
     free(h);
   }
 }
@@ -37,12 +38,21 @@ static status create(struct handle **out, int fd, size_t bytes, const struct pro
   return OK;
 }
 
-static status emu_cuMemCreate(struct handle **out, size_t bytes, const struct properties *p, uint64_t flags) {
-  (void)flags;
+static status create_memory(struct handle **out, size_t bytes, const struct properties *p) {
   if ((p->handle_types & FABRIC_HANDLE) && config()->fabric_clique < 0) return NOT_SUPPORTED;
   int fd = memfd_create("linkwise-emulation-vmm", MFD_CLOEXEC);
   if (fd >= 0 && ftruncate(fd, (off_t)bytes)) { close(fd); fd = -1; }
   return create(out, fd, bytes, p);
+}
+static status emu_cuMemCreate(struct handle **out, size_t bytes, const struct properties *p, uint64_t flags) {
+  enum { ON_DEVICE = 1 };
+  (void)flags;
+  int counts = p->location_type == ON_DEVICE && p->location >= 0 && p->location < GPUS_MAX;
+  if (counts && !memory_take(p->location, bytes)) return OUT_OF_MEMORY;
+  status s = create_memory(out, bytes, p);
+  if (s == OK) (*out)->counted = counts ? bytes : 0;
+  else if (counts) memory_give_back(p->location, bytes);
+  return s;
 }
 static status emu_cuMemRelease(struct handle *h) {
   if (!h) return INVALID_VALUE;
@@ -181,7 +191,7 @@ struct multicast { unsigned devices; size_t bytes; uint64_t handle_types, flags;
 static status emu_cuMulticastCreate(struct handle **out, const struct multicast *m) {
   struct properties p = {.type = 1, .handle_types = (int)m->handle_types, .location_type = 1, .location = current_device()};
   if (!config()->multicast) return NOT_SUPPORTED;
-  return emu_cuMemCreate(out, m->bytes, &p, 0);
+  return create_memory(out, m->bytes, &p);
 }
 static status emu_cuMulticastGetGranularity(size_t *bytes, const struct multicast *m, int option) {
   (void)m; (void)option;

@@ -11,7 +11,11 @@ use crate::{BenchError, TopologyFile, layout};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use topology::HostType;
 use topology::nccl::Version;
 
@@ -44,6 +48,8 @@ pub struct EmulateSpec {
     pub gpus: usize,
     /// True to end the program at its first own kernel instead of skipping and counting it.
     pub refuse_kernels: bool,
+    /// Seconds without progress in any rank after which a run ends; 0: never.
+    pub stall_s: u64,
     /// Command that prints the path of the file of offsets for a library ([`layout_of`]), with `'LIBRARY'` added at its end.
     pub layout_command: OsString,
 }
@@ -54,7 +60,40 @@ pub struct Emulated {
     /// Variables for the program or its launcher. The caller's variables of the same name should win for names that begin with `NCCL_`.
     pub env: Vec<(OsString, OsString)>,
     summary: PathBuf,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir, // dropped before its guard
+    _guard: Option<Guard>,
+}
+
+/// A shell that ends the run's processes and removes its folder if this process is killed: its input then ends without a line.
+#[derive(Debug)]
+struct Guard {
+    shell: Child,
+    input: Option<ChildStdin>,
+}
+
+/// Arguments: the folder, whose path is in the environment of every process of the run.
+const GUARD: &str = r#"trap '' HUP INT TERM
+read -r ended && exit 0
+all() { for e in $(grep -lsF -e "$2" /proc/[0-9]*/environ); do p=${e#/proc/}; kill -s "$1" "${p%/environ}" 2>/dev/null; done; }
+all TERM "$1"; sleep 1; all KILL "$1"; rm -rf -- "$1""#;
+
+impl Guard {
+    /// `None` on a machine without a shell, which then keeps the folder of a killed run.
+    fn of(folder: &Path) -> Option<Guard> {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", GUARD, "linkwise-emulate"]).arg(folder).process_group(0);
+        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        shell.ok().map(|mut shell| Guard { input: shell.stdin.take(), shell })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut input) = self.input.take() {
+            let _ = input.write_all(b"ended\n");
+        }
+        let _ = self.shell.wait();
+    }
 }
 
 impl Emulated {
@@ -71,6 +110,37 @@ impl Emulated {
         }
         counts
     }
+
+    /// True if a process made an emulated CUDA call. A static program, or one with a stripped runtime of its own, makes none.
+    pub fn was_used(&self) -> bool {
+        self.folder.path().join("shm/used").exists()
+    }
+
+    /// Tells the other ranks that a rank has ended.
+    pub fn rank_ended(&self, rank: usize) {
+        let _ = fs::write(self.folder.path().join(format!("shm/left-{rank}")), "");
+    }
+
+    /// The processes of the run that are alive, also those that a launcher or a shell has started. Reads `/proc`.
+    pub fn processes(&self) -> Vec<u32> {
+        let name = self.folder.path().as_os_str().as_bytes();
+        let ours = |pid: &u32| {
+            *pid != std::process::id()
+                && fs::read(format!("/proc/{pid}/environ")).is_ok_and(|e| e.windows(name.len()).any(|w| w == name))
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(ours).collect()
+    }
+}
+
+/// The preload library before those of the caller, which stay.
+fn preloads(own: &Path, callers: Option<OsString>) -> OsString {
+    let mut all = own.as_os_str().to_owned();
+    if let Some(others) = callers.filter(|o| !o.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
 }
 
 impl Bench {
@@ -101,7 +171,7 @@ impl Bench {
         let mut env: Vec<(OsString, OsString)> = Vec::new();
         let mut set = |name: &str, value: OsString| env.push((name.into(), value));
         DEFAULTS.iter().for_each(|(name, value)| set(name, value.into()));
-        set("LD_PRELOAD", emulation.preload.into());
+        set("LD_PRELOAD", preloads(&emulation.preload, std::env::var_os("LD_PRELOAD")));
         set("CUDA_VISIBLE_DEVICES", visible.join(",").into());
         set("NCCL_TOPO_FILE", file("topology.xml").into());
         set("PET_NPROC_PER_NODE", ranks.into()); // torchrun's default of --nproc-per-node
@@ -112,13 +182,15 @@ impl Bench {
             ("LINKWISE_EMU_PLAY", "bytes".into()),
             ("LINKWISE_EMU_PROGRAM", "1".into()),
             ("LINKWISE_EMU_REFUSE_KERNELS", u8::from(spec.refuse_kernels).to_string()),
+            ("LINKWISE_EMU_STALL_S", spec.stall_s.to_string()),
         ] {
             set(name, value.into());
         }
         set("LINKWISE_EMU_SHARED_MEMORY", file("shm").into());
         set("LINKWISE_EMU_SUMMARY", summary.clone().into());
         set("LINKWISE_EMU_LAYOUT_COMMAND", spec.layout_command.clone());
-        Ok(Emulated { env, summary, _folder: folder })
+        let guard = Guard::of(folder.path());
+        Ok(Emulated { env, summary, folder, _guard: guard })
     }
 
     /// The file of offsets for the library that a program has loaded. Reads the debug information once per file (path, size, time of change).

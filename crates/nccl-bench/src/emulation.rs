@@ -16,7 +16,7 @@ macro_rules! sources {
 type Source = (&'static str, &'static str);
 const HEADERS: [Source; 3] = sources!["emu.h", "graph.h", "play.h"];
 /// The sources of the preload library.
-pub const PRELOAD: [Source; 24] = sources![
+pub const PRELOAD: [Source; 26] = sources![
     "config.c",
     "device.c",
     "memory.c",
@@ -25,6 +25,8 @@ pub const PRELOAD: [Source; 24] = sources![
     "queue.c",
     "graph.c",
     "attach.c",
+    "watch.c",
+    "calls.c",
     "libc.c",
     "nvml.c",
     "layout.c",

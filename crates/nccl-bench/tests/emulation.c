@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulation's rules, without NCCL: memory, sharing between processes, streams, capture. Linked with the emulation's sources. The program
 // ends at the first broken rule and prints its line.
-#include "../emulation/emu.h"
+#include "../emulation/play.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +49,15 @@ static void memory(void) {
   RULE(CUDA(cudaMemcpy, a, b, (size_t)100, 4) == OK && a[49] == 9 && a[50] == 3);
   RULE(CUDA(cudaFree, a + 1) == INVALID_VALUE && CUDA(cudaGetLastError) == INVALID_VALUE && CUDA(cudaGetLastError) == OK);
   RULE(CUDA(cudaFree, a) == OK && CUDA(cudaFree, a) == INVALID_VALUE && CUDA(cudaFree, NULL) == OK && CUDA(cudaFreeHost, b) == OK);
+  CUDA(cudaGetLastError);
+  // The GPU's 2 TiB are a limit, and what is taken is not free. Allocations share one file descriptor.
+  size_t unused = 0, total = 0;
+  RULE(CUDA(cudaMalloc, &a, (size_t)3 << 39) == OK && CUDA(cudaMalloc, &b, (size_t)3 << 39) == OUT_OF_MEMORY && !b);
+  RULE(CUDA(cudaMemGetInfo, &unused, &total) == OK && total == (size_t)2 << 40 && unused == (size_t)1 << 39);
+  RULE(CUDA(cudaFree, a) == OK && CUDA(cudaMemGetInfo, &unused, &total) == OK && unused == total);
+  int before = dup(0), after;
+  for (int i = 0; i < 100; i++) RULE(CUDA(cudaMalloc, &a, (size_t)100) == OK && a[0] == 0 && (a[0] = 1));
+  RULE((after = dup(0)) == before + 1 && !close(before) && !close(after));
   CUDA(cudaGetLastError);
 }
 
@@ -170,6 +179,95 @@ static void capture(void) {
   RULE(CUDA(cudaEventDestroy, event) == OK && CUDA(cudaStreamDestroy, a) == OK && CUDA(cudaStreamDestroy, b) == OK && CUDA(cudaStreamDestroy, NULL) == INVALID_HANDLE);
 }
 
+// ---- streams that take time (LINKWISE_EMU_PLAY)
+static volatile int gate, passed;
+static void slow(void *unused) { (void)unused; usleep(50000); passed++; }
+static void wait_for_gate(void *unused) { // at most ten seconds
+  (void)unused;
+  for (int i = 0; i < 10000 && !gate; i++) usleep(1000);
+  passed += gate;
+}
+static void open_gate(void *unused) { (void)unused; gate = 1; }
+enum { BYTES = 1 << 16, TO_HOST = 2, NOT_BLOCKING = 1 };
+static void *const LEGACY = NULL, *const OWN = (void *)2;
+
+static int order_of_streams(void *unused) {
+  (void)unused;
+  void *blocking = NULL, *other = NULL;
+  char *p = NULL, *pinned = NULL, out[BYTES];
+  setenv("LINKWISE_EMU_PLAY", "nothing", 1);
+  RULE(CUDA(cudaStreamCreate, &blocking) == OK && CUDA(cudaStreamCreateWithFlags, &other, NOT_BLOCKING) == OK);
+  RULE(CUDA(cudaMalloc, &p, (size_t)BYTES) == OK && CUDA(cudaHostAlloc, &pinned, (size_t)BYTES, 0u) == OK);
+  // A copy waits for blocking streams, the thread's own default stream among them.
+  void *const streams[] = {blocking, OWN, LEGACY};
+  for (int i = 0; i < 3; i++) {
+    RULE(CUDA(cudaLaunchHostFunc, streams[i], slow, NULL) == OK && CUDA(cudaMemsetAsync, p, i + 1, (size_t)BYTES, streams[i]) == OK);
+    RULE(CUDA(cudaMemcpy, i == 1 ? pinned : out, p, (size_t)BYTES, TO_HOST) == OK && (i == 1 ? pinned : out)[BYTES - 1] == i + 1);
+  }
+  // It does not wait for other streams; a blocking stream waits for the legacy default stream.
+  RULE(CUDA(cudaLaunchHostFunc, other, wait_for_gate, NULL) == OK && CUDA(cudaMemcpy, out, p, (size_t)BYTES, TO_HOST) == OK);
+  RULE(CUDA(cudaStreamQuery, other) == NOT_READY && !(gate = 0, passed = 0));
+  RULE(CUDA(cudaLaunchHostFunc, LEGACY, slow, NULL) == OK && CUDA(cudaStreamSynchronize, blocking) == OK);
+  RULE(CUDA(cudaMemsetAsync, p, 7, (size_t)BYTES, blocking) == OK && CUDA(cudaStreamSynchronize, blocking) == OK && passed == 1);
+  gate = 1;
+  RULE(CUDA(cudaDeviceSynchronize) == OK && passed == 2);
+  // A fill comes after the earlier work of its stream, and the host does not wait for it.
+  RULE(CUDA(cudaLaunchHostFunc, LEGACY, slow, NULL) == OK && CUDA(cudaMemsetAsync, p, 5, (size_t)BYTES, LEGACY) == OK);
+  RULE(CUDA(cudaMemset, p, 6, (size_t)BYTES) == OK && passed == 2 && CUDA(cudaMemcpy, out, p, (size_t)BYTES, TO_HOST) == OK && out[9] == 6);
+  return 1;
+}
+static int freeing(void *unused) {
+  (void)unused;
+  void *s = NULL;
+  char *p = NULL;
+  setenv("LINKWISE_EMU_PLAY", "nothing", 1);
+  RULE(CUDA(cudaStreamCreateWithFlags, &s, NOT_BLOCKING) == OK && CUDA(cudaMallocAsync, &p, (size_t)BYTES, s) == OK);
+  RULE(CUDA(cudaLaunchHostFunc, s, slow, NULL) == OK && CUDA(cudaMemsetAsync, p, 5, (size_t)BYTES, s) == OK && CUDA(cudaFreeAsync, p, s) == OK && passed == 0);
+  RULE(CUDA(cudaStreamSynchronize, s) == OK && passed == 1 && CUDA(cudaFree, p) == INVALID_VALUE);
+  RULE(CUDA(cudaMalloc, &p, (size_t)BYTES) == OK && CUDA(cudaLaunchHostFunc, s, slow, NULL) == OK);
+  RULE(CUDA(cudaMemsetAsync, p, 5, (size_t)BYTES, s) == OK && CUDA(cudaFree, p) == OK && passed == 2);
+  return 1;
+}
+static int graphs_in_time(void *unused) {
+  (void)unused;
+  void *a = NULL, *b = NULL, *fork_event = NULL, *join = NULL, *graph = NULL;
+  char *p = NULL, out[BYTES] = {0};
+  setenv("LINKWISE_EMU_PLAY", "nothing", 1);
+  RULE(CUDA(cudaStreamCreateWithFlags, &a, NOT_BLOCKING) == OK && CUDA(cudaStreamCreateWithFlags, &b, NOT_BLOCKING) == OK);
+  RULE(CUDA(cudaEventCreate, &fork_event) == OK && CUDA(cudaEventCreate, &join) == OK && CUDA(cudaMalloc, &p, (size_t)BYTES) == OK);
+  // A copy into pageable memory is part of the graph.
+  RULE(CUDA(cudaStreamBeginCapture, a, 0) == OK && CUDA(cudaMemsetAsync, p, 3, (size_t)BYTES, a) == OK);
+  RULE(CUDA(cudaMemcpyAsync, out, p, (size_t)BYTES, TO_HOST, a) == OK && out[0] == 0 && CUDA(cudaStreamEndCapture, a, &graph) == OK);
+  RULE(CUDA(cudaGraphLaunch, graph, a) == OK && CUDA(cudaStreamSynchronize, a) == OK && out[BYTES - 1] == 3);
+  // The first branch ends only while the second one runs; what joins them comes last, at every launch.
+  RULE(CUDA(cudaStreamBeginCapture, a, 0) == OK && CUDA(cudaEventRecord, fork_event, a) == OK && CUDA(cudaStreamWaitEvent, b, fork_event, 0) == OK);
+  RULE(CUDA(cudaLaunchHostFunc, a, wait_for_gate, NULL) == OK && CUDA(cudaLaunchHostFunc, b, open_gate, NULL) == OK);
+  RULE(CUDA(cudaLaunchHostFunc, b, slow, NULL) == OK && CUDA(cudaMemsetAsync, p, 4, (size_t)BYTES, b) == OK);
+  RULE(CUDA(cudaEventRecord, join, b) == OK && CUDA(cudaStreamWaitEvent, a, join, 0) == OK);
+  RULE(CUDA(cudaMemcpyAsync, out, p, (size_t)BYTES, TO_HOST, a) == OK && CUDA(cudaStreamEndCapture, a, &graph) == OK);
+  for (int i = 1; i <= 3; i++) {
+    gate = 0;
+    memset(out, 0, BYTES);
+    RULE(CUDA(cudaMemsetAsync, p, 1, (size_t)BYTES, b) == OK && CUDA(cudaStreamSynchronize, b) == OK);
+    RULE(CUDA(cudaGraphLaunch, graph, a) == OK && CUDA(cudaStreamSynchronize, a) == OK && passed == 2 * i && out[BYTES - 1] == 4);
+  }
+  RULE(CUDA(cudaGraphDestroy, graph) == OK);
+  return 1;
+}
+
+static void reductions(void) {
+  const float nan = __builtin_nanf(""), x[] = {nan, 2, nan, -0.0f, 0.0f, -3}, y[] = {1, nan, nan, 0.0f, -0.0f, 4};
+  float low[6], high[6];
+  op_reduce(&(struct op){MIN_MAX, F32, 4, 0}, low, x, y, 6);
+  op_reduce(&(struct op){MIN_MAX, F32, 4, 1}, high, x, y, 6);
+  RULE(low[0] == 1 && low[1] == 2 && low[2] != low[2] && low[3] == 0 && __builtin_signbitf(low[3]) && __builtin_signbitf(low[4]) && low[5] == -3);
+  RULE(high[0] == 1 && high[1] == 2 && high[2] != high[2] && !__builtin_signbitf(high[3]) && !__builtin_signbitf(high[4]) && high[5] == 4);
+  const uint16_t one[] = {0x7e00, 0x8000}, two[] = {0x3c00, 0}; // fp16: not a number and 1, -0 and +0
+  uint16_t least[2];
+  op_reduce(&(struct op){MIN_MAX, F16, 2, 0}, least, one, two, 2);
+  RULE(least[0] == 0x3c00 && least[1] == 0x8000);
+}
+
 static void devices(void) {
   int n = 0, value = 0, can = -1;
   char bus_id[20];
@@ -187,10 +285,13 @@ int main(void) {
   setenv("LINKWISE_EMU_BUS_IDS", "0000:10:00.0,0000:20:00.0,0000:30:00.0", 1);
   setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
   setenv("LINKWISE_EMU_SM", "80", 1);
+  setenv("LINKWISE_EMU_MEMORY_GIB", "2048", 1);
+  RULE(in_child(order_of_streams, NULL) && in_child(freeing, NULL) && in_child(graphs_in_time, NULL)); // they read the variables anew
   devices();
   memory();
   sharing();
   capture();
+  reductions();
   RULE(linkwise_emu_unknown_calls() == 0);
   RULE(linkwise_emu_symbol("cudaNoSuchFunction") == NULL);
   int out;
