@@ -156,7 +156,7 @@ fn a_page_of_another_origin_can_neither_read_nor_change_anything() {
     };
     let at = s.at.to_string();
     assert!(with(&at, "").contains("unknown_job"));
-    assert!(with("localhost:7878", &format!("origin: http://localhost:7878\r\n")).contains("unknown_job"));
+    assert!(with("localhost:7878", "origin: http://localhost:7878\r\n").contains("unknown_job"));
     assert!(with(&at, "origin: http://evil.example\r\n").contains("foreign_origin"));
     assert!(with(&at, "origin: null\r\n").contains("foreign_origin"));
     // A name that points to this machine, as in DNS rebinding.
