@@ -17,7 +17,6 @@ fn linkwise_imports_only_what_its_border_allows() {
             "measure",
             "nccl-bench",
             "nccl-model",
-            "nccl-plugin",
             "papers",
             "place",
             "predict",

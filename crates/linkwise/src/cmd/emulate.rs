@@ -1,6 +1,6 @@
 //! `linkwise emulate --hosts 2x4 -- COMMAND`: runs an NCCL program on simulated hosts, without a GPU.
 
-use console::Failure;
+use console::{Failure, number};
 use job::signals;
 use nccl_bench::{Bench, BenchError, EmulateSpec, Emulated};
 use rustix::process::{Pid, Signal};
@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long)]
     refuse_kernels: bool,
     /// End a run in which no rank makes progress for this time and every rank waits in NCCL or CUDA or has ended; 0: never
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = number::whole::<u64>)]
     stall: u64,
     /// Print the file of offsets for a library and exit (the emulation asks)
     #[arg(long, value_name = "LIBRARY", hide = true)]

@@ -3,16 +3,13 @@
 //! A separate program, `linkwise-plugin-check`, loads the library, because a loaded library may crash and the command
 //! line has no `unsafe` code.
 
-use crate::plugin_library;
+use crate::plugin_library::{self, CHECK};
 use console::Failure;
 use console::Format;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-
-/// The program that loads the plugin as NCCL does.
-const CHECK: &str = "linkwise-plugin-check";
 
 /// The commands of `linkwise plugin`.
 #[derive(clap::Subcommand)]

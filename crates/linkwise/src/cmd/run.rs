@@ -1,10 +1,11 @@
 //! `linkwise run -- COMMAND`: runs a training job with the plugin and prints a report at its end.
 
 use crate::job_report::{self, ModelArgs};
+use crate::plugin_library::CHECK;
 use console::Failure;
 use job::launched::{self, LaunchedTask};
 use job::{limits, signals};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt;
@@ -332,17 +333,24 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     status
 }
 
-/// Reads the plugin's settings and table as the command's processes will: with a wrong one the plugin would stay off in all of them.
+/// Reads the plugin's settings and table as the command's processes will: with a wrong one the plugin would stay off in all of them. A separate program
+/// does it, as for `linkwise plugin check`; an installation without it starts the job without this check.
 fn check_settings(command: &Command) -> Result<(), Failure> {
-    let mut variables: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    let Some(program) = job::plugin::next_to_command(CHECK, &["", "../libexec"]) else { return Ok(()) };
+    let mut check = Command::new(&program);
+    check.arg("--settings");
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => variables.insert(name.to_owned(), value.to_owned()),
-            None => variables.remove(name),
+            Some(value) => check.env(name, value),
+            None => check.env_remove(name),
         };
     }
-    let read = linkwise_nccl::config::Config::of_variables(variables.into_iter().collect());
-    read.map(drop).map_err(|e| Failure::input(format!("{e}; the plugin would stay off in this job")))
+    let out = check.output().map_err(|e| Failure::file("start", &program, e))?;
+    if out.status.code() != Some(2) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    Err(Failure::input(format!("{}; the plugin would stay off in this job", said.trim_end())))
 }
 
 /// 128 random bits as text.

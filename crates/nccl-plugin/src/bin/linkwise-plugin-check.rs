@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! linkwise-plugin-check LIBRARY [CALLS]
+//! linkwise-plugin-check --settings         reads the settings in the environment as the plugin does; exit code 2 and one line if one is wrong
 //! ```
 
 #![allow(unsafe_code)] // calls C functions through tables of pointers
@@ -217,9 +218,19 @@ fn check_profiler(version: u32, table: *const [*const c_void; 6]) -> (bool, c_in
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let Some(path) = args.next() else {
-        eprintln!("usage: linkwise-plugin-check LIBRARY [CALLS]");
+        eprintln!("usage: linkwise-plugin-check LIBRARY [CALLS] | --settings");
         return ExitCode::from(2);
     };
+    if path == "--settings" {
+        let read = linkwise_nccl::config::Config::of_variables(std::env::vars_os().collect());
+        return read.map_or_else(
+            |e| {
+                eprintln!("{e}");
+                ExitCode::from(2)
+            },
+            |_| ExitCode::SUCCESS,
+        );
+    }
     let calls = args.next().and_then(|c| c.parse().ok()).unwrap_or(100usize).min(10_000_000);
     let Ok(c_path) = CString::new(path.clone()) else { return ExitCode::from(2) };
     // SAFETY: a 0-terminated path; loading runs the library's code, which is the purpose of this program.
