@@ -73,7 +73,7 @@ fn readings_of_real_nccl_find_the_slow_nic_and_jobs_avoid_it() {
     let folder = tempfile::tempdir().unwrap();
     // All hosts; the even split takes n0 and n1. Two hosts of each leaf; n1 is the only one of its leaf that is free.
     let requests = [(vec![4; 6], 8), (vec![4, 4, 0, 4, 4, 0], 8), (vec![0, 4, 0, 4, 4, 0], 8)];
-    let learned = measure_fit_place(folder.path(), &programs, &site, (14, 512 << 10), &requests).unwrap();
+    let learned = measure_fit_place(folder.path(), &programs, &site, (24, 512 << 10), &requests).unwrap();
     print!("{}{}", learned.fit, markdown(&learned.placed));
     assert!(learned.fit.contains("slow: the NICs of n1"), "{}", learned.fit);
     for p in &learned.placed {
