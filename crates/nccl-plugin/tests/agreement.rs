@@ -72,10 +72,10 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
         run(test, &with(&s, &trace))?;
         return Some((logs(&trace, "call"), logs(&trace, "launched")));
     }
-    // Ranks that connect different algorithms wait for each other forever, as on hardware, so the run ends at its deadline. The deadline must come
-    // after they differ, also on a busy machine.
+    // Ranks that connect different algorithms wait for each other forever, as on hardware, so the run ends at its deadline. The call in which they
+    // do so may be missing in the traces, because NCCL launches nothing in it.
     let mut found = (Logs::new(), Logs::new());
-    for deadline_s in [20, 60, 180] {
+    for deadline_s in [20, 60] {
         s.deadline = Duration::from_secs(deadline_s);
         let trace = trace.join(deadline_s.to_string());
         match Bench::new().and_then(|b| b.run(&with(&s, &trace))) {
@@ -127,7 +127,9 @@ fn eight_processes_run_every_call_with_one_arm_and_find_the_best() {
 fn without_agreement_ranks_run_one_call_with_different_arms() {
     let name = "without_agreement_ranks_run_one_call_with_different_arms";
     let Some((asked, _)) = job(name, "2.28", true) else { return };
-    assert!(ranks_differ(&asked), "each rank decided alone, but no difference was found");
+    // The job with agreement makes all its calls in a tenth of a minute.
+    let hangs = !asked.is_empty() && asked.values().all(|log| log.len() < CALLS / 2);
+    assert!(ranks_differ(&asked) || hangs, "each rank decided alone, but no difference was found, and no rank hangs");
 }
 
 /// The last value of a field in the lines of a kind, by rank.
