@@ -109,6 +109,7 @@ void watch_enter(const char *call, unsigned communicator); // nested calls count
 void watch_leave(void);
 void watch_program_runs(int change);                  // +1, -1: a stream runs a function of the program, so the process does not only wait
 void watch_moved(void);                              // progress of any kind
+void watch_nap(unsigned us);                          // sleep of a thread that only looks whether there is something to do
 int watch_ends(void);                                // boolean: the run is stuck and ends; say what you wait for
 int watch_serves(void);                              // boolean: ranks of the run are watched together
 char *shared_file(const char *name, size_t bytes);   // mapped memory that all ranks of the run share; NULL if there is none

@@ -104,7 +104,7 @@ void fibers_run(const volatile uint32_t *abort_flag, int rank) {
       continue;
     }
     if (++idle <= SPINS) continue;
-    usleep(idle > NAPS_SHORT ? LONG_NAP_US : NAP_US);
+    watch_nap(idle > NAPS_SHORT ? LONG_NAP_US : NAP_US);
     if (idle == SPINS + 1) still_since = now();
     else if (idle % 512 || fiber_aborted()) continue;
     else if (watch_serves() && watch_ends() && !told) {

@@ -64,7 +64,7 @@ PUBLIC int fallocate(int fd, int mode, off_t offset, off_t bytes) {
 enum { NAP_US = 100, YIELD_US = 50 };
 #define BY_NCCL called_by_nccl(__builtin_return_address(0))
 static void nap(int us, int error) {
-  usleep((useconds_t)us);
+  watch_nap((unsigned)us);
   errno = error;
 }
 static int empty(ssize_t got) { return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK); }
@@ -103,6 +103,6 @@ PUBLIC int sched_yield(void) {
   static int (*real)(void);
   if (!real) real = REAL(sched_yield);
   if (!BY_NCCL || !config()->play) return real();
-  usleep(YIELD_US);
+  watch_nap(YIELD_US);
   return 0;
 }

@@ -25,7 +25,7 @@ static void wait_value(const struct work *w) {
     int fits = w->compare == AT_LEAST ? (w->words32 ? (int32_t)(uint32_t)(now - w->word) >= 0 : (int64_t)(now - w->word) >= 0)
              : w->compare == EQUAL ? now == w->word : w->compare == ANY_BIT ? (now & w->word) != 0 : ~(now | w->word) != 0;
     if (fits) return;
-    usleep(50);
+    watch_nap(50);
   }
 }
 

@@ -17,12 +17,13 @@
 enum { SEATS = 256, THREADS_MAX = 256, CALL_BYTES = 64, TICK_US = 200000, GRACE_US = 500000, EXIT_STUCK = 69, NAMED_MAX = 8 };
 static const double LATE_S = 2;          // a rank whose own watch is later than that is not judged
 static const double COMPUTES = 0.25;     // share of a processor from which a process computes instead of waiting
+static const double POLLS_S = 1e-3;      // processor time of a thread between two naps up to which it only looks
 struct seat { int32_t pid, inside; double moved, seen, since; char call[CALL_BYTES]; };
 struct table { atomic_int ends; struct seat seats[SEATS]; };
 
 static struct table alone, *table;
 static int rank, ranks = 1;
-static atomic_ulong moves;
+static atomic_ulong moves, polled_ns;
 static atomic_int program_runs;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { const char *call; unsigned communicator; double since; } inside[THREADS_MAX];
@@ -37,6 +38,14 @@ static double seconds(clockid_t clock) {
 int watch_serves(void) { return serves_program(); }
 int watch_ends(void) { return table && atomic_load(&table->ends); }
 void watch_program_runs(int change) { atomic_fetch_add(&program_runs, change); }
+// A sleep of a thread that polls. What it computes between two naps is waiting, unless it is long.
+void watch_nap(unsigned us) {
+  static __thread double last;
+  double cpu = seconds(CLOCK_THREAD_CPUTIME_ID), since = cpu - last;
+  if (since < POLLS_S) atomic_fetch_add_explicit(&polled_ns, (unsigned long)(since * 1e9), memory_order_relaxed);
+  last = cpu;
+  usleep(us);
+}
 void watch_moved(void) { atomic_fetch_add_explicit(&moves, 1, memory_order_relaxed); }
 
 char *shared_file(const char *name, size_t bytes) {
@@ -107,7 +116,7 @@ static void *watch(void *unused) {
   unsigned long before = -1ul;
   double computed = 0, looked = seconds(CLOCK_MONOTONIC);
   for (;;) {
-    double now = seconds(CLOCK_MONOTONIC), cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double now = seconds(CLOCK_MONOTONIC), cpu = seconds(CLOCK_PROCESS_CPUTIME_ID) - (double)atomic_load(&polled_ns) * 1e-9;
     unsigned long moved = atomic_load(&moves);
     pthread_mutex_lock(&lock);
     int longest = -1;
