@@ -4,7 +4,8 @@ use agreement::{Epoch, Slot, SlotPlan, ToMember};
 use linkwise_nccl::comm::{Call, Comm, Identity, Role};
 use linkwise_nccl::cost_table::CostTable;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tune::{Algorithm, Arm, Collective, Protocol};
 
@@ -31,9 +32,8 @@ fn call(comm: &Comm, log: impl Fn(&str)) -> bool {
     comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, log).is_ok()
 }
 
-#[test]
-fn while_a_waiting_call_writes_to_a_log_that_hangs_the_verdict_still_arrives() {
-    let comm = bound();
+/// A call in a thread of its own that waits, and hangs in its log until the sender tells it to go on.
+fn hangs_in_its_log(comm: &Arc<Comm>) -> (JoinHandle<bool>, Sender<()>) {
     let (logs, has_logged) = channel();
     let (release, released) = channel();
     let of_call = comm.clone();
@@ -44,6 +44,13 @@ fn while_a_waiting_call_writes_to_a_log_that_hangs_the_verdict_still_arrives() {
         })
     });
     has_logged.recv_timeout(PATIENCE).expect("the call says that it waits");
+    (waits, release)
+}
+
+#[test]
+fn while_a_waiting_call_writes_to_a_log_that_hangs_the_verdict_still_arrives() {
+    let comm = bound();
+    let (waits, release) = hangs_in_its_log(&comm);
     let (done, is_done) = channel();
     let of_worker = comm.clone();
     std::thread::spawn(move || {
@@ -60,16 +67,7 @@ fn while_a_waiting_call_writes_to_a_log_that_hangs_the_verdict_still_arrives() {
 #[test]
 fn a_communicator_that_ends_while_its_waiting_call_writes_to_the_log_knows_of_the_call() {
     let comm = bound();
-    let (logs, has_logged) = channel();
-    let (release, released) = channel();
-    let of_call = comm.clone();
-    let waits = std::thread::spawn(move || {
-        call(&of_call, |_| {
-            logs.send(()).unwrap();
-            let _ = released.recv_timeout(PATIENCE);
-        })
-    });
-    has_logged.recv_timeout(PATIENCE).expect("the call says that it waits");
+    let (waits, release) = hangs_in_its_log(&comm);
     let of_finalize = comm.clone();
     let ends = std::thread::spawn(move || of_finalize.end());
     std::thread::sleep(Duration::from_millis(20));
