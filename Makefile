@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz miri
+.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz miri
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,9 @@ build-plugin: ## the NCCL plugin for glibc 2.28 and later, into out/ (needs zig:
 
 sanitize-plugin: ## the NCCL plugin in a host in C under address and undefined-behaviour sanitizers (needs a nightly toolchain)
 	@scripts/sanitize-plugin.sh
+
+sanitize-net: ## aws-ofi-nccl's tests on the network plugin under address and thread sanitizers (LINKWISE_OFI_TESTS=CHECKOUT)
+	@scripts/sanitize-net.sh
 
 test-plugin-matrix: ## the NCCL plugin on every minor release from 2.21 to 2.32, and the long checks of the agreement
 	@scripts/test-plugin-matrix.sh

@@ -3,7 +3,8 @@
 //! They need a checkout of aws-ofi-nccl, named by `LINKWISE_OFI_TESTS`, and `mpicxx` (libopenmpi-dev); a visible skip without. The tests are compiled by
 //! themselves: without libfabric, CUDA or their configure.
 //!
-//! `LINKWISE_OFI_VERSIONS=8,9,10,11,12 LINKWISE_OFI_RAILS=1,2,4 LINKWISE_OFI_REPEATS=100` widen the run.
+//! `LINKWISE_OFI_VERSIONS=8,9,10,11,12 LINKWISE_OFI_RAILS=1,2,4 LINKWISE_OFI_REPEATS=100` widen the run. `scripts/sanitize-net.sh` sets
+//! `LINKWISE_OFI_PLUGIN`, a plugin under a sanitizer, and `LINKWISE_OFI_RUNTIME`, the sanitizer's library, which the tests are linked with.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,13 +57,20 @@ fn build(source: &Path, out: &Path) {
         c.args(["-std=c++17", "-O1", "-w", "-I"]).arg(out).arg("-I").arg(&here).arg("-I").arg(source.join("include"));
         c.arg("-isystem").arg(source.join("3rd-party")).arg("-isystem").arg(source.join("3rd-party/nccl/cuda/include"));
         c.arg("-o").arg(out.join(test)).arg(functional.join("functional_test.cpp"));
-        c.arg(functional.join(format!("{test}.cpp"))).arg("-L").arg(out).args(["-lcudart", "-ldl", "-lpthread"]);
+        c.arg(functional.join(format!("{test}.cpp")));
+        if let Some(runtime) = std::env::var_os("LINKWISE_OFI_RUNTIME") {
+            c.args(["-rdynamic", "-Wl,--whole-archive"]).arg(runtime).args(["-Wl,--no-whole-archive", "-lm", "-lrt"]);
+        }
+        c.arg("-L").arg(out).args(["-lcudart", "-ldl", "-lpthread"]);
         run(test, &mut c);
     }
 }
 
-/// The plugin, beside the test's own program.
+/// The plugin, beside the test's own program if no other is named.
 fn plugin() -> PathBuf {
+    if let Some(named) = std::env::var_os("LINKWISE_OFI_PLUGIN") {
+        return named.into();
+    }
     let program = std::env::current_exe().unwrap();
     program.parent().unwrap().join("liblinkwise_nccl_net.so")
 }
