@@ -5,6 +5,8 @@ use topology::{Allocation, Cluster, count};
 
 /// Maximum length of a list of GPUs printed in full, characters: about two lines.
 const LIST_CHARS_MAX: usize = 120;
+/// Maximum length of a word in a cell, characters. Tables break longer ones.
+const CELL_WORD_CHARS_MAX: usize = 18;
 /// Number of hosts named when a list is longer than that.
 const HOSTS_NAMED: usize = 3;
 
@@ -40,6 +42,12 @@ pub fn gpus_within(cluster: &Cluster, a: &Allocation, chars_max: usize) -> Strin
     format!("{} on {} ({}{more})", count(a.gpu_count(), "GPU"), count(a.host_count(), "host"), first.join(", "))
 }
 
+/// [`gpus_within`] for the cell of a table: also the short form where a word of the list would break.
+pub fn gpus_in_cell(cluster: &Cluster, a: &Allocation, chars_max: usize) -> String {
+    let longest = cluster.gpu_list(a).split_whitespace().map(str::len).max().unwrap_or(0);
+    gpus_within(cluster, a, if longest > CELL_WORD_CHARS_MAX { 0 } else { chars_max })
+}
+
 /// The message about a reading far above the bandwidth that the links of its GPUs allow.
 pub fn above_links(links_allow_gb_per_s: f64) -> String {
     format!(
@@ -72,5 +80,9 @@ mod tests {
         let c = topology::catalog::cluster("h100").expect("a cluster of the catalogue");
         assert_eq!(gpus(&c, &c.usable()), "n[0-3]:[0-7]");
         assert_eq!(gpus_within(&c, &c.usable(), 5), "32 GPUs on 4 hosts (n0, n1, n2, ...)");
+        let short = c.parse_gpus(["n0:[0,2]", "n1:[1,3]"]).expect("GPUs of the cluster");
+        assert_eq!(gpus_in_cell(&c, &short, 80), "n0:[0,2] n1:[1,3]");
+        let long = c.parse_gpus(["n[0,2-3]:[0,2,4-5,7]"]).expect("GPUs of the cluster");
+        assert_eq!(gpus_in_cell(&c, &long, 80), "15 GPUs on 3 hosts (n0, n2, n3)");
     }
 }

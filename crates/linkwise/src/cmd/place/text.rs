@@ -2,7 +2,7 @@
 
 use super::launch::devices;
 use super::reply::Reply;
-use crate::brief::{gb, gb_with_std, gpus_within, std_of};
+use crate::brief::{gb, gb_with_std, gpus_in_cell, std_of};
 use console::{list_cell, table, text_of, wrap};
 use engine::{AllocationCost, GpuList, GroupAnswer, HostGpus, NeighbourEffect};
 use std::fmt::Write;
@@ -114,7 +114,7 @@ impl Reply<'_> {
         let mut t = table(&head, 2..head.len() - 1);
         let of_choice = a.score_gb_per_s.unwrap_or(a.predicted_busbw_gb_per_s);
         let mut row = |what: &str, split: &str, (gb_per_s, std): (f64, f64), score: Option<f64>, gpus: &GpuList| {
-            let gpus = gpus_within(self.cluster, &gpus.allocation(self.cluster), CELL_CHARS_MAX);
+            let gpus = gpus_in_cell(self.cluster, &gpus.allocation(self.cluster), CELL_CHARS_MAX);
             let mut cells = vec![what.to_owned(), list_cell(split, SPLIT_WIDTH), gb(gb_per_s), std_of(gb_per_s, std)];
             cells.extend(by.map(|_| score.map_or("–".to_owned(), gb)));
             // A score that other jobs' losses make negative has no share.
