@@ -1,7 +1,7 @@
 //! The simple rule: the choice of a careful operator without measurements.
 //!
-//! One host if one fits. Otherwise the lowest switch that fits; below it the fewest hosts, an even split, and the same
-//! GPU indices where possible. A higher switch is preferred if it needs at most half as many hosts. Ties: healthy hosts
+//! One host if one fits. Otherwise the lowest switch that fits; below it the fewest hosts, an even split, the fewest
+//! lower switches, and the same GPU indices where possible. A higher switch is preferred if it needs at most half as many hosts. Ties: healthy hosts
 //! first, then hosts that leave the fewest entirely free hosts partly used and the fewest GPUs stranded.
 //!
 //! [`Rule::choices`] also returns the rule's choices under other preferences: hosts of one type, hosts without running
@@ -9,6 +9,7 @@
 //! is too slow, [`crate::policy`] can select one of them.
 
 mod rearranged;
+mod switches;
 
 use crate::objective::Objective;
 use crate::request::Split;
@@ -310,7 +311,9 @@ impl<'a> Rule<'a> {
             }
             let least = counts.iter().map(|c| c.1).min().unwrap_or(0);
             let uneven = counts.iter().map(|c| c.1).max().unwrap_or(0) - least;
-            Some(((busy, degraded, counts.len(), uneven, broken, stranded, s.len()), counts))
+            let used: Vec<u32> = counts.iter().map(|c| c.0).collect();
+            let switches: Vec<usize> = (1..level).map(|lower| self.below(&used, lower).len()).collect();
+            Some(((busy, degraded, counts.len(), uneven, switches, broken, stranded, s.len()), counts))
         });
         choices.min_by(|a, b| a.0.cmp(&b.0)).map(|c| c.1)
     }
@@ -364,38 +367,6 @@ impl<'a> Rule<'a> {
         let allowed: Vec<u32> = hosts.iter().map(|i| self.allowed(*i)).collect();
         let mut out = Vec::new();
         water_fill(&allowed, k, &mut out).then(|| hosts.into_iter().zip(out.into_iter().map(usize::from)).collect())
-    }
-
-    /// `n` of the hosts that can give `each` GPUs, on the fewest switches below a level.
-    fn pick(&self, mut can: Vec<u32>, level: usize, n: usize, each: usize, order: Order) -> Vec<u32> {
-        let sort = |list: &mut Vec<u32>| list.sort_by(|a, b| self.by_order(order, each, *a, *b));
-        if level <= 1 || n == can.len() {
-            sort(&mut can);
-            can.truncate(n);
-            return can;
-        }
-        let mut groups = self.below(&can, level - 1);
-        let mut chosen = Vec::new();
-        while chosen.len() < n && !groups.is_empty() {
-            let left = n - chosen.len();
-            let disliked = |g: &Vec<u32>| {
-                let bad = |i: &&u32| {
-                    let s = &self.slots[**i as usize];
-                    s.kind.1 || (order == Order::Liked && s.busy) || (s.whole && s.free.count() > each)
-                };
-                let bad = g.iter().filter(bad).count();
-                (bad + left).saturating_sub(g.len().max(left))
-            };
-            let tightest = (0..groups.len())
-                .filter(|g| groups[*g].len() >= left)
-                .min_by_key(|g| (disliked(&groups[*g]), groups[*g].len(), *g));
-            let largest = || (0..groups.len()).max_by_key(|g| (groups[*g].len(), std::cmp::Reverse(*g)));
-            let Some(g) = tightest.or_else(largest) else { break };
-            let group = groups.remove(g);
-            let take = left.min(group.len());
-            chosen.extend(self.pick(group, level - 1, take, each, order));
-        }
-        chosen
     }
 
     fn by_order(&self, order: Order, count: usize, a: u32, b: u32) -> std::cmp::Ordering {

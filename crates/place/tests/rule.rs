@@ -184,6 +184,50 @@ fn the_rule_takes_one_host_then_one_leaf_then_the_fewest_hosts_with_the_same_ind
     assert_eq!(rule(13, &[0xff, 0xff, 0xff, 0xff]).split(), "7+6");
 }
 
+proptest! {
+    #[test]
+    fn whole_hosts_are_taken_on_the_fewest_leaves_of_their_spines(
+        whole in prop::collection::vec(any::<bool>(), 48),
+        hosts in 2usize..24,
+    ) {
+        let below = 4; // four leaves on a spine, three spines
+        let cluster = cluster(48, below);
+        let model = physics(&cluster);
+        let masks: Vec<u32> = whole.iter().map(|w| if *w { 0xff } else { 0 }).collect();
+        // Number of leaves that hold the hosts, the fullest leaves first.
+        let leaves_of = |spines: &[usize]| {
+            let leaves = spines.iter().flat_map(|s| 4 * s..4 * s + 4);
+            let mut free: Vec<usize> =
+                leaves.map(|l| whole[l * below..(l + 1) * below].iter().filter(|w| **w).count()).collect();
+            free.sort_unstable_by(|a, b| b.cmp(a));
+            let mut sum = 0;
+            let at = free.iter().position(|n| {
+                sum += n;
+                sum >= hosts
+            });
+            at.map(|at| at + 1)
+        };
+        let pairs = [[0, 1], [0, 2], [1, 2]];
+        let least_spines = if (0..3).any(|s| leaves_of(&[s]).is_some()) {
+            1
+        } else if pairs.iter().any(|p| leaves_of(p).is_some()) {
+            2
+        } else {
+            3
+        };
+        let Ok(a) = ask("auto", &cluster, &model, &Request::new(8 * hosts, free(&masks), SIZE)) else {
+            prop_assert_eq!(leaves_of(&[0, 1, 2]), None);
+            return Ok(());
+        };
+        let rule = a.rule.unwrap().allocation;
+        let mut spines: Vec<usize> = rule.parts().iter().map(|p| cluster.switch_of(1, p.0)).collect();
+        spines.dedup();
+        prop_assert_eq!(spines.len(), least_spines, "{:?}", rule);
+        let leaves = if spines.len() > 1 { leaves_of(&spines) } else { (0..3).filter_map(|s| leaves_of(&[s])).min() };
+        prop_assert_eq!(Some(cluster.switches_spanned(0, &rule)), leaves, "{:?}", rule);
+    }
+}
+
 #[test]
 fn the_rule_stands_among_running_jobs_and_after_probes() {
     let cluster = cluster(4, 0);
