@@ -464,3 +464,51 @@ proptest! {
         prop_assert_eq!(w.hosts.len(), first);
     }
 }
+
+/// The fabric of three tiers without the lines and blocks that `drop` names.
+fn damaged(hosts: usize, drop: impl Fn(&str) -> bool) -> String {
+    let text = three_tiers(hosts);
+    text.lines().filter(|l| !drop(l)).map(|l| format!("{l}\n")).collect()
+}
+
+#[test]
+fn slow_and_missing_ports_are_defects_of_their_hosts_and_missing_uplinks_are_noted() {
+    let ty = topology::catalog::host_type("hgx-h100").unwrap();
+    let defects = |text: &str| {
+        let w = read_ibnetdiscover(text, "ib.txt", None).unwrap();
+        let mut hosts = hosts("gpu-[0000-0127]");
+        let said = w.record_defects(&ty, &mut hosts);
+        let ill: Vec<(String, Vec<f64>)> =
+            hosts.into_iter().filter(|h| !h.nic_health.is_empty()).map(|h| (h.name, h.nic_health)).collect();
+        (ill, said, w.notes)
+    };
+    let nics: Vec<&str> = ty.nics.iter().map(|n| n.name.as_str()).collect();
+    assert!(nics.contains(&"mlx5_3"), "{nics:?}");
+    let at = nics.iter().position(|n| *n == "mlx5_3").unwrap();
+    let with = |factor: f64| (0..nics.len()).map(|i| if i == at { factor } else { 1.0 }).collect::<Vec<_>>();
+    let (ill, said, notes) = defects(&three_tiers(128));
+    assert!(ill.is_empty() && said.is_empty(), "{ill:?} {said:?}");
+    assert!(!notes.iter().any(|n| n.contains("fewer uplinks")), "{notes:?}");
+    // One adapter is gone.
+    let (ill, said, _) = defects(&damaged(128, |l| l.contains("gpu-0005 mlx5_3")));
+    assert_eq!(ill, [("gpu-0005".to_owned(), with(0.0))], "{said:?}");
+    // One port has half the rate.
+    let slow = three_tiers(128).replace("\"gpu-0005 mlx5_3\" lid 5 4xNDR", "\"gpu-0005 mlx5_3\" lid 5 4xHDR");
+    let (ill, said, _) = defects(&slow);
+    assert!(ill == [("gpu-0005".to_owned(), with(0.5))] && said.len() == 1, "{ill:?} {said:?}");
+    // The leaf of a rail is gone: 32 hosts lack the NIC.
+    let (ill, said, _) = defects(&damaged(128, |l| {
+        l.contains("\"H-e09d") && l.contains("mlx5_3\"") && {
+            let host: usize = l.split("gpu-").nth(1).unwrap()[..4].parse().unwrap();
+            (32..64).contains(&host)
+        }
+    }));
+    assert!(ill.len() == 32 && said[0].contains("32 NICs") && said[0].contains("gpu-0032 mlx5_3"), "{said:?}");
+    // The leaves of the first hosts keep 8 of 32 uplinks.
+    let few = damaged(128, |l| {
+        let port: usize = l.strip_prefix('[').and_then(|l| l.split_once(']')).map_or(0, |p| p.0.parse().unwrap());
+        l.contains("SPINE-0-") && port > 40
+    });
+    let (_, _, notes) = defects(&few);
+    assert!(notes.iter().any(|n| n.contains("1 group with fewer uplinks") && n.contains("4:1")), "{notes:?}");
+}

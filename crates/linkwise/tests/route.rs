@@ -214,3 +214,24 @@ fn text_and_drawing_name_the_links() {
     let svg = roxmltree::Document::parse(&svg).expect("SVG");
     assert!(svg.descendants().any(|n| n.text().is_some_and(|t| t.contains("rail2"))));
 }
+
+#[test]
+fn a_job_on_a_few_gpus_of_a_site_of_1280_hosts_has_a_plan_and_all_gpus_are_refused_with_the_remedy() {
+    let site = file("site.yaml", "name: site\nhosts:\n- {name: 'gpu-[0001-1280]', type: hgx-h100}\n");
+    let demand = file("demand.csv", &square(4, scattered));
+    let plan = |gpus: &[&str]| {
+        let args = ["route", "plan", &demand.path, "--cluster", &site.path, "--format", "json"];
+        args.iter().chain(gpus).map(|a| (*a).to_owned()).collect::<Vec<_>>()
+    };
+    let args = plan(&["--gpus", "gpu-[0007,0900]:[2-3]"]);
+    let v: Value = serde_json::from_str(&out(&args.iter().map(String::as_str).collect::<Vec<_>>())).expect("JSON");
+    assert!(!v["flows"].as_array().expect("flows").is_empty());
+    assert!(v["links"].to_string().contains("gpu-0900:3") && !v["links"].to_string().contains("gpu-0001"), "{v}");
+    for (gpus, expected) in
+        [(&[][..], "--gpus"), (&["--gpus", "gpu-0007"], "name 4 GPUs with --gpus"), (&["--gpus", "x"], "--gpus: ")]
+    {
+        let args = plan(gpus);
+        let (code, said) = refused(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(code == 2 && said.contains(expected), "{said}");
+    }
+}

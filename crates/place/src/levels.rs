@@ -248,21 +248,42 @@ fn below(
         combinations(switches.len(), max, &mut Vec::new(), &mut sets);
         sets.retain(|s| holds(s));
     } else {
-        // Switches of nearly equal fullness: those with the most spare GPUs and those with the fewest.
-        let mut windows: Vec<Vec<usize>> = (0..=switches.len() - max)
-            .map(|from| (from..from + max).collect())
-            .filter(|s: &Vec<usize>| holds(s))
-            .collect();
-        while windows.len() > REGIONS_MAX {
-            windows.remove(REGIONS_MAX / 2);
+        // Switches of nearly equal fullness: those with the most spare GPUs and those with the fewest; the same among
+        // the hosts that can give `each` GPUs, so that equal counts are possible.
+        let width = REGIONS_MAX / 2;
+        sets = windows(switches.iter().map(|s| s.0), max, gpus, width);
+        for each in (2..=GPUS_PER_HOST_MAX.min(gpus)).rev().filter(|n| gpus.is_multiple_of(*n)) {
+            let give = |s: &(usize, Vec<HostId>)| s.1.iter().filter(|h| free.mask(**h).count() >= each).count() * each;
+            for set in windows(switches.iter().map(give), max, gpus, 2) {
+                if sets.len() < REGIONS_MAX && !sets.contains(&set) {
+                    sets.push(set);
+                }
+            }
         }
-        sets = windows;
     }
     let area = |set: Vec<usize>| {
         let hosts = set.iter().flat_map(|i| &switches[*i].1);
         Allocation::new(hosts.map(|h| (*h, free.mask(*h))))
     };
     Ok(sets.into_iter().map(area).collect())
+}
+
+/// Runs of `max` places in the order of their sizes, largest first, that together hold `wanted`: the first and the last
+/// of them, at most `most`. Each as ascending indices.
+fn windows(sizes: impl Iterator<Item = usize>, max: usize, wanted: usize, most: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<(usize, usize)> = sizes.enumerate().map(|(i, size)| (size, i)).collect();
+    order.sort_by_key(|o| (std::cmp::Reverse(o.0), o.1));
+    let holds = |w: &&[(usize, usize)]| w.iter().map(|o| o.0).sum::<usize>() >= wanted;
+    let mut found: Vec<&[(usize, usize)]> = order.windows(max).filter(holds).collect();
+    while found.len() > most {
+        found.remove(most / 2);
+    }
+    let indices = |w: &[(usize, usize)]| {
+        let mut set: Vec<usize> = w.iter().map(|o| o.1).collect();
+        set.sort_unstable();
+        set
+    };
+    found.into_iter().map(indices).collect()
 }
 
 /// Every set of `k` numbers below `n`.

@@ -9,8 +9,10 @@ use topology::{Allocation, Cluster, GPUS_PER_HOST_MAX, GpuMask, HostId};
 const SETS_MAX: usize = 1 << 16;
 /// Maximum number of entries in all these sets together, 8 bytes each.
 const ENTRIES_MAX: usize = 1 << 20;
-/// Maximum number of attempts to apply a fill to an entry; takes about a tenth of a second.
+/// Maximum number of attempts to apply a fill to an entry for all packings of a request; takes about a tenth of a second.
 const TRIES_MAX: u64 = 1 << 25;
+/// The same for the counts of one candidate, of which a search has hundreds: about a millisecond.
+const TRIES_OF_COUNTS_MAX: u64 = 1 << 18;
 
 /// A state that is not yet computed.
 const UNKNOWN: u32 = u32::MAX;
@@ -34,6 +36,7 @@ pub(crate) struct Packing {
     index: HashMap<(usize, Vec<u64>), u32>,
     entries: usize,
     tries: u64,
+    tries_max: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +78,7 @@ impl Packing {
             index: HashMap::new(),
             entries: 0,
             tries: 0,
+            tries_max: TRIES_MAX,
         }
     }
 
@@ -139,7 +143,7 @@ impl Packing {
             return true;
         }
         self.tries += (from.remaining.len() * self.fills[count - 1].len()) as u64;
-        if self.states.len() > SETS_MAX || self.entries > ENTRIES_MAX || self.tries > TRIES_MAX {
+        if self.states.len() > SETS_MAX || self.entries > ENTRIES_MAX || self.tries > self.tries_max {
             return false;
         }
         let mut after: Vec<u64> = Vec::new();
@@ -177,13 +181,43 @@ impl Packing {
     }
 }
 
-/// The sizes of the pods on each host, largest first, that fill `counts` exactly; None if no packing does.
-/// Deterministic.
+/// The sizes of the pods on each host, largest first, that fill `counts` exactly. None if no packing does, or if none
+/// was found within [`TRIES_OF_COUNTS_MAX`]. Deterministic.
 pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> {
     if pods.iter().sum::<usize>() != counts.iter().sum::<usize>() {
         return None;
     }
+    searched(pods, counts).or_else(|| tightest(pods, counts))
+}
+
+/// True if [`pack`] finds a packing. O(pods + counts) where the tightest packing fits.
+pub(crate) fn fills(pods: &[usize], counts: &[usize]) -> bool {
+    pods.iter().sum::<usize>() == counts.iter().sum::<usize>()
+        && (tightest(pods, counts).is_some() || searched(pods, counts).is_some())
+}
+
+/// The largest pods first, each on the host with the least room that holds it; None if that leaves a pod over.
+fn tightest(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> {
+    let mut sizes = pods.to_vec();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let mut by_room: Vec<Vec<usize>> = vec![Vec::new(); GPUS_PER_HOST_MAX + 1];
+    for (host, room) in counts.iter().enumerate().rev() {
+        by_room.get_mut(*room)?.push(host);
+    }
+    let mut out = vec![Vec::new(); counts.len()];
+    for pod in sizes {
+        let room = (pod..=GPUS_PER_HOST_MAX).find(|r| !by_room[*r].is_empty())?;
+        let host = by_room[room].pop()?;
+        by_room[room - pod].push(host);
+        out[host].push(pod);
+    }
+    Some(out)
+}
+
+/// A packing from all of them; None if there is none or too many have to be examined.
+fn searched(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> {
     let mut packing = Packing::new(pods)?;
+    packing.tries_max = TRIES_OF_COUNTS_MAX;
     if packing.states.is_empty() {
         return Some(counts.iter().map(|c| vec![1; *c]).collect());
     }

@@ -323,7 +323,7 @@ pub enum Refusal {
     #[error("at most 0 hosts are allowed; a job needs one, leave the limit out for any number")]
     NoHostsAllowed,
     /// The search does not support a part of the request.
-    #[error("search `{search}` cannot honour {what}; `--search exact` can")]
+    #[error("search `{search}` finds no choice with {what}; `--search exact` examines all choices if they are few")]
     Unsupported {
         /// The search.
         search: &'static str,

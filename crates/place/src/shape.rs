@@ -67,7 +67,7 @@ impl Request {
                 Split::Equal => counts.windows(2).all(|w| w[0] == w[1]),
                 Split::PerHost(each) => counts.iter().all(|n| *n == each),
             }
-            && (self.pods.is_empty() || crate::pods::pack(&self.pods, counts).is_some())
+            && (self.pods.is_empty() || crate::pods::fills(&self.pods, counts))
     }
 
     /// The counts that one host may give, as bits: sums of some of the pods that reach the minimum per host. A vector

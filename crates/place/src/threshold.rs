@@ -31,6 +31,7 @@ mod small;
 use crate::exact::{self, SearchResult, best_of};
 use crate::objective::Objective;
 use crate::options::{HostOptions, host_options};
+use crate::pods::packed_pods;
 use crate::request::{Refusal, Request, Split};
 use crate::search::Search;
 use crate::shape::Shape;
@@ -55,6 +56,11 @@ pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusa
     small::pairs(&levels, k, rules, &mut pool);
     let mut plans = plans::plan(&levels, lists::lists(objective, &levels), k, rules);
     candidates::build_candidates(&levels, &mut plans, k, &mut pool);
+    if pool.candidates.is_empty()
+        && let Some(packed) = packed_pods(cluster, &free, &request.pods).filter(|_| !request.pods.is_empty())
+    {
+        pool.add(&packed.parts().iter().map(|&(h, m)| objective.part(h, m)).collect::<Vec<_>>());
+    }
     if pool.candidates.is_empty() {
         let what = if request.pods.is_empty() { "limits this tight" } else { "pods of these sizes" };
         return Err(Refusal::Unsupported { search: "threshold", what });

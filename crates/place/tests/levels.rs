@@ -208,3 +208,25 @@ fn hosts_without_nics_are_refused_where_they_would_have_to_communicate() {
     let a = ask(32, &[0xff; 8]).unwrap();
     assert!(a.choice.allocation.parts().iter().all(|p| p.0.0 < 4), "{:?}", a.choice.allocation);
 }
+
+#[test]
+fn a_limit_on_switches_still_finds_the_whole_hosts_that_fill_so_many_of_them() {
+    let mut c = catalog::cluster("h100").unwrap();
+    c.hosts = (0..320).map(|i| Host { name: format!("n{i}"), ..Host::default() }).collect();
+    c.network.tiers = vec![Tier::regular("leaf", 8, 2.0)];
+    // Four leaves have 20 whole hosts; any four of the 36 others have more free GPUs, but only 16 whole hosts.
+    let whole = |leaf: usize| [6, 5, 5, 4].get(leaf / 10).filter(|_| leaf % 10 == 3).copied();
+    let mask = |h: usize| match whole(h / 8) {
+        Some(n) if h % 8 < n => 0xff,
+        Some(_) => 0,
+        None if h % 8 < 4 => 0xff,
+        None => 0x0f,
+    };
+    let masks: Vec<u32> = (0..320).map(mask).collect();
+    let mut r = Request::new(160, free(&masks), SIZE);
+    r.constraints.switches_max = Some(4);
+    r.constraints.split = Split::EqualIfFeasible;
+    let a = answer_with(&*Registry::shipped().search("auto", 0).unwrap(), &c, &model(&c), &r).unwrap();
+    assert_eq!(a.choice.allocation.split(), "20x8");
+    assert_eq!(c.switches_spanned(0, &a.choice.allocation), 4);
+}

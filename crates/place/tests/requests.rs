@@ -424,3 +424,23 @@ fn many_pods_on_many_hosts_are_answered() {
         assert_eq!(a.pods.iter().map(|p| p.1.count()).collect::<Vec<_>>(), r.pods);
     }
 }
+
+#[test]
+fn hundreds_of_pods_of_eight_sizes_on_1280_hosts_fill_the_counts_of_the_choice() {
+    let mut c = topology::catalog::cluster("h100").unwrap();
+    c.hosts = (0..1280).map(|i| topology::Host { name: format!("n{i}"), ..topology::Host::default() }).collect();
+    c.network.tiers = vec![topology::Tier::regular("leaf", 32, 1.0), topology::Tier::regular("pod", 256, 2.0)];
+    let model = predict::fit(&c, &[], &predict::FitOptions::of(predict::Kind::Nccl)).unwrap().0;
+    for pods in [64, 300] {
+        let pods: Vec<usize> = (0..pods).map(|i| 1 + i % 8).collect();
+        let mut r = Request::new(pods.iter().sum(), c.usable(), SIZE);
+        r.pods.clone_from(&pods);
+        let a = place::answer(&c, &model, &r).unwrap();
+        let mut left = vec![GpuMask(0); 1280];
+        for (size, (host, mask)) in pods.iter().zip(&a.pods) {
+            assert!(mask.count() == *size && left[host.index()].0 & mask.0 == 0, "{host:?} {mask:?}");
+            left[host.index()].0 |= mask.0;
+        }
+        assert!(a.choice.allocation.parts().iter().all(|p| left[p.0.index()] == p.1));
+    }
+}

@@ -17,6 +17,8 @@ use topology::{HOSTS_MAX, NetworkClass, Rails, ReadError};
 const RERUN: &str = "run `ibnetdiscover` on a host of the fabric and keep its whole output";
 /// Minimum share of ports on the rail of their device.
 const ON_RAIL_MIN: f64 = 0.9;
+/// A group whose oversubscription is this many times the median is noted.
+const UNEVEN: f64 = 1.25;
 
 struct Port<'t> {
     /// Id of the other end: `H-...` or `S-...`.
@@ -117,7 +119,7 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
         };
         let sets = hosts_of(&mut groups);
         let mut upper: BTreeSet<usize> = BTreeSet::new();
-        let mut ratio: Vec<f64> = Vec::new();
+        let mut ratio: Vec<(f64, usize)> = Vec::new();
         let (mut below, mut above): (BTreeMap<usize, f64>, BTreeMap<usize, f64>) = (BTreeMap::new(), BTreeMap::new());
         let mut into: BTreeMap<usize, f64> = BTreeMap::new();
         for &s in &level {
@@ -130,7 +132,7 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
         }
         for (g, b) in &below {
             if let Some(a) = above.get(g).filter(|a| **a > 0.0) {
-                ratio.push((b / a).max(1.0));
+                ratio.push(((b / a).max(1.0), *g));
             }
         }
         if sets.len() > 1 {
@@ -149,11 +151,26 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
                 sort_hosts(&mut hosts);
                 wired.push(WiredSwitch { name, hosts });
             }
+            let usual = median(&mut ratio.iter().map(|r| r.0).collect::<Vec<_>>());
+            let worst = ratio.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
+            if let (Some(usual), Some((worst, group))) =
+                (usual, worst.filter(|w| usual.is_some_and(|u| w.0 > UNEVEN * u)))
+            {
+                let n = ratio.iter().filter(|r| r.0 > UNEVEN * usual).count();
+                let leaf = leaves.iter().find(|l| groups.of(**l) == group);
+                wiring.notes.push(format!(
+                    "tier {}: {} with fewer uplinks than the others, up to {}:1 ({}); the file states one ratio for all",
+                    tier_name(tier),
+                    topology::count(n, "group"),
+                    two_digits(worst),
+                    leaf.map_or("", |l| switches[*l].name)
+                ));
+            }
             unique_names(&mut wired);
             wiring.tiers.push(WiredTier {
                 name: tier_name(tier),
                 switches: wired,
-                oversubscription: median(&mut ratio).map(|r| (r * 100.0).round() / 100.0),
+                oversubscription: usual.map(two_digits),
             });
             if let Some(o) = wiring.tiers.last().and_then(|t| t.oversubscription) {
                 wiring.notes.push(format!(
@@ -394,6 +411,10 @@ fn unique_names(switches: &mut [WiredSwitch]) {
             s.name.push('\'');
         }
     }
+}
+
+fn two_digits(v: f64) -> f64 {
+    (v * 100.0).round() / 100.0
 }
 
 fn median(values: &mut [f64]) -> Option<f64> {

@@ -1,5 +1,6 @@
 //! Reads the switches above the hosts of a site from any of four sources, and builds the cluster's network.
 
+mod defects;
 mod ibnet;
 mod slurm_conf;
 mod slurm_yaml;

@@ -33,8 +33,7 @@ impl<'a> Pool<'a> {
 
     /// Adds a candidate; `false` if it is a repeat or breaks the request.
     pub fn add(&mut self, parts: &[HostShare]) -> bool {
-        let fits = !self.shaped || accepts(self.request, parts);
-        let new = fits && self.seen.insert(signature(parts));
+        let new = self.seen.insert(signature(parts)) && (!self.shaped || accepts(self.request, parts));
         if new {
             self.candidates.push(parts);
         }

@@ -64,7 +64,7 @@ fn notes(cluster: &Cluster) -> Vec<String> {
 
 impl<'a> Builder<'a> {
     pub(super) fn new(cluster: &'a Cluster, options: &'a RoutingOptions) -> Result<Self, RoutingNetworkError> {
-        let usable = cluster.usable();
+        let usable = options.gpus.clone().unwrap_or_else(|| cluster.usable());
         let ranks: Vec<GpuId> = usable.gpus().collect();
         check(ranks.len(), options)?;
         let mut first = Vec::new();
@@ -150,7 +150,7 @@ impl<'a> Builder<'a> {
             let GpuId { host, gpu } = self.net.ranks[r];
             self.node_id(format!("{}:{gpu}", self.cluster.host(host).name));
         }
-        let usable = self.cluster.usable();
+        let usable = self.options.gpus.clone().unwrap_or_else(|| self.cluster.usable());
         let mut locals = Vec::new();
         for &(id, mask) in usable.parts() {
             let mut local = HostBuild {

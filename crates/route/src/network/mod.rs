@@ -13,7 +13,7 @@ mod build;
 
 use crate::demand::RANKS_MAX;
 use build::Builder;
-use topology::{Cluster, GpuId};
+use topology::{Allocation, Cluster, GpuId};
 
 /// Maximum number of links of one leg, and of one path inside a host.
 pub const LEG_LINKS_MAX: usize = 8;
@@ -77,6 +77,8 @@ impl Leg {
 /// Facts and limits that the cluster file does not hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoutingOptions {
+    /// The GPUs of the job; `None`: all usable GPUs of the cluster. Other GPUs forward nothing.
+    pub gpus: Option<Allocation>,
     /// Highest rate at which a GPU reads bytes that it forwards for others, GB/s.
     pub relay_read_gb_per_s: Option<f64>,
     /// Highest rate at which a GPU writes bytes that it forwards for others, GB/s.
@@ -136,8 +138,8 @@ impl std::str::FromStr for LinkOverride {
 /// Why a cluster has no routing network.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RoutingNetworkError {
-    /// More usable GPUs than ranks are supported.
-    #[error("the cluster has {0} usable GPUs, but routing supports at most {RANKS_MAX} ranks; give a smaller cluster")]
+    /// More GPUs than ranks are supported.
+    #[error("{0} GPUs are more than the {RANKS_MAX} ranks that routing supports; name the GPUs of the job")]
     TooManyRanks(usize),
     /// Every GPU is drained, or the cluster has none.
     #[error("the cluster has no usable GPU")]
@@ -211,7 +213,7 @@ pub struct RoutingNetwork {
 }
 
 impl RoutingNetwork {
-    /// The network of a cluster. Every GPU that is not drained is a rank, in host order. O(ranks x (rails + GPUs of a host²)).
+    /// The network of a cluster. The GPUs of the job, or all that are not drained, are the ranks, in host order. O(ranks x (rails + GPUs of a host²)).
     pub fn of(cluster: &Cluster, options: &RoutingOptions) -> Result<Self, RoutingNetworkError> {
         Builder::new(cluster, options)?.build()
     }

@@ -3,7 +3,7 @@
 use console::Failure;
 use console::{load_cluster, number};
 use files::read_limited;
-use route::network::LinkOverride;
+use route::network::{LinkOverride, RoutingNetworkError};
 use route::read::{self, DemandFormat, DispatchLayout};
 use route::{Demand, RoutingNetwork, RoutingOptions, builtin};
 use std::path::PathBuf;
@@ -15,6 +15,9 @@ pub struct On {
     /// Built-in cluster (mesh4, cube8, rails2x4, rails4x8, rails64x8, h100 and others) or cluster file
     #[arg(long)]
     pub cluster: String,
+    /// The job's GPUs (n[0-3]:[0-7], n0:3, whole hosts n0), in host order [default: all usable ones]
+    #[arg(long)]
+    pub gpus: Option<String>,
     /// Rate of a link that differs from the file: FROM>TO=GB_PER_S, or FROM>TO=xSHARE; 0 is dead; repeatable
     #[arg(long = "link", value_name = "FROM>TO=RATE")]
     pub links: Vec<LinkOverride>,
@@ -29,13 +32,19 @@ pub struct On {
 impl On {
     /// Builds the network.
     pub fn network(&self) -> Result<RoutingNetwork, Failure> {
+        let cluster = self::cluster(&self.cluster)?;
+        let gpus = self.gpus.as_ref().map(|list| cluster.parse_gpus([list.as_str()])).transpose();
         let options = RoutingOptions {
+            gpus: gpus.map_err(|e| Failure::input(format!("--gpus: {e}")))?,
             relay_read_gb_per_s: self.relay_read,
             relay_write_gb_per_s: self.relay_write,
             overrides: self.links.clone(),
             ..RoutingOptions::default()
         };
-        RoutingNetwork::of(&self::cluster(&self.cluster)?, &options).map_err(Failure::input)
+        RoutingNetwork::of(&cluster, &options).map_err(|e| match e {
+            RoutingNetworkError::TooManyRanks(_) => Failure::input(format!("{e}: --gpus 'n[0-3]:[0-7]'")),
+            e => Failure::input(e),
+        })
     }
 }
 

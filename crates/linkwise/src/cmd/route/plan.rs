@@ -18,11 +18,12 @@ const REPEAT_S_MAX: f64 = 0.2;
 Examples:
   linkwise route plan demand.csv --cluster rails2x4
   linkwise route plan demand.csv --cluster rails2x4 --link 'n0:2>rail2=x0.5' --link 'n0:0>n0:1=60'
+  linkwise route plan demand.csv --cluster site.yaml --gpus 'gpu-[0001-0002]:[0-3]'
   linkwise route plan demand.csv --cluster rails2x4 --format json -o plan.json
   linkwise route plan DATA/moe/esft/law/expert_weights_12.txt --ep 8 --bytes-per-token 14336 \
 --cluster rails2x4
 
-A demand of 8 ranks is eight lines of eight byte counts; rank r is GPU r of the cluster in host order. Congestion is the time that the \
+A demand of 8 ranks is eight lines of eight byte counts; rank r is GPU r of the job, or of the cluster, in host order. Congestion is the time that the \
 busiest link needs, bytes over capacity; no plan needs less than the lower bound. Both follow from the capacities and are not measured. \
 Completion adds a model of the cost of relays and pieces.")]
 pub struct Args {
@@ -50,7 +51,7 @@ fn planner(name: &str) -> Result<PlannerEntry, String> {
 pub fn failed(e: PlanError) -> Failure {
     match e {
         PlanError::Ranks { demand, network } => Failure::input(format!(
-            "the demand is of {demand} ranks, but the cluster has {network} GPUs; give a square of {network} or another --cluster"
+            "the demand is of {demand} ranks, but the plan is for {network} GPUs; give a square of {network}, or name {demand} GPUs with --gpus"
         )),
         other => Failure::impossible(other),
     }

@@ -403,7 +403,7 @@ fn cluster(
         (None, [one]) => one.name.clone(),
         (None, _) => of_file(),
     };
-    let hosts: Vec<Host> = if types.len() > 1 {
+    let mut hosts: Vec<Host> = if types.len() > 1 {
         if a.count.is_some_and(|c| c > 1) || a.hosts.is_some() {
             let message = "--count and --hosts are for files about one host; these describe";
             return Err(Failure::input(format!("{message} {} systems", types.len())));
@@ -420,6 +420,9 @@ fn cluster(
         names.into_iter().map(|name| Host { name, ..Host::default() }).collect()
     };
     refuse_nvl72(a, &types, &hosts)?;
+    if let ([ty], Some((w, _))) = (&types[..], &site.wiring) {
+        w.record_defects(ty, &mut hosts).iter().for_each(note);
+    }
     let options = options(a)?;
     let mut network = match &site.wiring {
         Some((w, file)) => {
