@@ -62,6 +62,12 @@ pub struct PlaceAnswer {
     /// slower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uneven_counts: Option<ScoredAnswer>,
+    /// The best choice that spans more than the preferred level, if it is faster than the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond_level: Option<ScoredAnswer>,
+    /// The choice below the preferred level, if the level gave way to an answer of more than twice its bandwidth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_way: Option<ScoredAnswer>,
     /// Candidates whose measurement would be most informative, the choice first.
     pub worth_measuring: Vec<GpuList>,
     /// The next best splits.
@@ -399,6 +405,8 @@ impl PlaceAnswer {
             price: price(cluster, &a.price),
             equal_counts: a.equal_counts.as_ref().map(scored),
             uneven_counts: a.uneven_counts.as_ref().map(scored),
+            beyond_level: a.beyond_level.as_ref().map(scored),
+            given_way: a.given_way.as_ref().map(scored),
             worth_measuring: probes.into_iter().map(|i| GpuList::new(cluster, &all[i].allocation)).collect(),
             runner_ups: a.runner_ups.iter().map(scored).collect(),
             avoided: None,

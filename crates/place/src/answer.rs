@@ -71,6 +71,11 @@ pub struct Answer {
     pub equal_counts: Option<Scored>,
     /// The choice with any counts per host; set only if the answer keeps equal counts that need more hosts and are predicted to be slower.
     pub uneven_counts: Option<Scored>,
+    /// The best choice that spans more than the preferred level; set only if it is faster than the answer.
+    pub beyond_level: Option<Scored>,
+    /// The choice below the preferred level; set only if the level gave way to an answer of more than [`LEVEL_WORTH`]
+    /// times its bandwidth.
+    pub given_way: Option<Scored>,
     /// Number of candidates judged.
     pub evaluations: u64,
     /// The effect of the choice on the new job and on the running jobs.
@@ -88,6 +93,19 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// This answer below a preferred level, or the one above the level where that is [`LEVEL_WORTH`] times as fast.
+    fn or_beyond(mut self, above: Answer) -> Answer {
+        let evaluations = self.evaluations + above.evaluations;
+        let beyond = |a: &Answer| a.beyond_level.as_ref().map_or(0.0, |b| b.score_gb_per_s);
+        if above.choice.score_gb_per_s > LEVEL_WORTH * self.choice.score_gb_per_s {
+            return Answer { evaluations, given_way: Some(self.choice), ..above };
+        }
+        if above.choice.score_gb_per_s > self.choice.score_gb_per_s.max(beyond(&self)) {
+            self.beyond_level = Some(above.choice);
+        }
+        Answer { evaluations, ..self }
+    }
+
     /// The same answer, decided again with measurements of its candidates (see [`decide`]). The winner becomes the
     /// choice; its prediction becomes the expectation after the measurements. `Err` holds a measured allocation that is
     /// not among the candidates.
@@ -138,6 +156,8 @@ impl Answer {
     }
 }
 
+/// A preferred level gives way to an answer with more than this many times the bandwidth.
+pub const LEVEL_WORTH: f64 = 2.0;
 /// Cheaper allocations below this share of the best score are not compared: no usual slack allows for so large a loss.
 const CHEAP_SHARE: f64 = 0.5;
 /// Number of runner-ups in an answer.
@@ -226,15 +246,18 @@ fn answer_once<'m>(
         base.pods = pods;
     }
     let mut refused = None;
+    let prefers = base.constraints.prefer_level.is_some();
+    let mut preferred: Option<Answer> = None;
     for attempt in base.attempts(cluster)? {
         let found =
             base.regions(cluster, &attempt).and_then(|r| answer_in(search, cluster, model, request, &base, &r, means));
         match found {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) if !prefers => return Ok(answer),
+            Ok(answer) => preferred = Some(preferred.take().map_or(answer.clone(), |p| p.or_beyond(answer))),
             Err(e) => refused = Some(e),
         }
     }
-    Err(refused.unwrap_or_else(|| base.no_split()))
+    preferred.ok_or_else(|| refused.unwrap_or_else(|| base.no_split()))
 }
 
 /// Answers a request within regions. `base`: the request with its usable GPUs.
@@ -299,6 +322,8 @@ fn answer_in<'m>(
         price,
         equal_counts: None,
         uneven_counts: None,
+        beyond_level: None,
+        given_way: None,
         evaluations,
         effect,
         pods,

@@ -230,3 +230,40 @@ fn a_limit_on_switches_still_finds_the_whole_hosts_that_fill_so_many_of_them() {
     assert_eq!(a.choice.allocation.split(), "20x8");
     assert_eq!(c.switches_spanned(0, &a.choice.allocation), 4);
 }
+
+#[test]
+fn a_preferred_level_that_costs_more_than_half_of_the_bandwidth_gives_way_and_a_cheap_one_tells_its_price() {
+    let mut c = catalog::cluster("h100").unwrap();
+    c.hosts = (0..64).map(|i| Host { name: format!("n{i}"), ..Host::default() }).collect();
+    c.network.tiers = vec![Tier::regular("leaf", 32, 1.0)];
+    let ask = |masks: &[u32], k: usize| {
+        let mut r = Request::new(k, free(masks), Bytes::gib(1));
+        r.constraints.prefer_level = Some("leaf".into());
+        r.slack = place::Slack::NONE;
+        answer_with(&*Registry::shipped().search("auto", 0).unwrap(), &c, &model(&c), &r).unwrap()
+    };
+    // Two whole hosts and thirty with two free GPUs below one leaf, four whole hosts below the other.
+    let masks = |thin: u32, whole: usize| -> Vec<u32> {
+        (0..64)
+            .map(|h| {
+                if h % 32 < [2, whole][h / 32] {
+                    0xff
+                } else if h < 32 {
+                    thin
+                } else {
+                    0
+                }
+            })
+            .collect()
+    };
+    let leaves = |s: &place::Scored| c.switches_spanned(0, &s.allocation);
+    let a = ask(&masks(0x03, 4), 48);
+    let below = a.given_way.expect("the level gives way");
+    assert_eq!((leaves(&a.choice), leaves(&below)), (2, 1));
+    assert!(a.choice.score_gb_per_s > 2.0 * below.score_gb_per_s, "{:?}", a.choice.prediction);
+    // With six free GPUs each, the level costs less than half.
+    let a = ask(&masks(0x3f, 2), 32);
+    let beyond = a.beyond_level.expect("a price");
+    assert_eq!((leaves(&a.choice), leaves(&beyond), a.given_way), (1, 2, None));
+    assert!(beyond.score_gb_per_s > a.choice.score_gb_per_s);
+}

@@ -61,7 +61,7 @@ pub struct Ask {
     /// All GPUs below one switch of this tier (`leaf`), or on one `host`
     #[arg(long, value_name = "LEVEL", conflicts_with = "requests")]
     require_level: Option<String>,
-    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on
+    /// The same where it is possible and costs at most half of the bandwidth, else the next higher tier, and so on
     #[arg(long, value_name = "LEVEL", conflicts_with = "requests")]
     prefer_level: Option<String>,
     /// As few GPUs as possible below any one switch of this tier, or on any one `host`

@@ -56,6 +56,7 @@ impl Reply<'_> {
         out += &engine::extrapolation_note(&a.outside_validated).map_or(String::new(), |note| wrap(&note, 2));
         out += &self.price();
         out += &self.equal_counts();
+        out += &self.level();
         out += &self.pods();
         out += &self.groups();
         out += &wrap(&format!("Rank order: {}", self.ranks()), 2);
@@ -170,6 +171,22 @@ impl Reply<'_> {
             format!("{price}, as the simple rule; gains {gained} GB/s over it{among} by the choice of hosts or GPUs.")
         } else {
             format!("{price}, as much as the simple rule's choice.")
+        };
+        wrap(&text, 2)
+    }
+
+    /// What the preferred level costs, or why it gave way.
+    fn level(&self) -> String {
+        let text = match (&self.answer.given_way, &self.answer.beyond_level) {
+            (Some(g), _) => format!(
+                "The preferred level gave way: below it {} GB/s as {}; `--require-level` insists.",
+                gb(g.predicted_busbw_gb_per_s),
+                g.split
+            ),
+            (_, Some(b)) => {
+                format!("Beyond the preferred level: {} GB/s as {}.", gb(b.predicted_busbw_gb_per_s), b.split)
+            }
+            _ => return String::new(),
         };
         wrap(&text, 2)
     }
