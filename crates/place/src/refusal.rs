@@ -18,11 +18,12 @@ pub enum Refusal {
     },
     /// The search space is too large for exact search.
     #[error(
-        "exact search would combine {combinations} candidates (limit {limit}); use --search threshold \
-         (or auto, the default), or offer fewer hosts with --free"
+        "exact search would combine {} candidates (limit {limit}); use --search threshold \
+         (or auto, the default), or offer fewer hosts with --free",
+        many(*.combinations)
     )]
     TooLarge {
-        /// Number of count vectors times masks.
+        /// Number of count vectors times masks; [`u128::MAX`] if it is at least that.
         combinations: u128,
         /// Limit of that number.
         limit: u64,
@@ -363,6 +364,12 @@ pub enum Refusal {
         /// Name of the search.
         search: &'static str,
     },
+}
+
+/// A number of candidates in words.
+fn many(candidates: u128) -> String {
+    const COUNTED_MAX: u128 = 1_000_000_000_000_000;
+    if candidates > COUNTED_MAX { "more than 10^15".into() } else { candidates.to_string() }
 }
 
 impl Refusal {
