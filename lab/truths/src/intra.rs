@@ -70,7 +70,7 @@ impl Intra {
     /// What readings of single subsets of hosts show of these tables, if they are those of the types. `readings`: host,
     /// GPUs, reading over the table, and the variance of the reading's noise. Each reading moves its own entry, by the
     /// share of its deviation that is not noise.
-    pub(crate) fn as_read(
+    pub(crate) fn with_readings(
         mut self,
         cluster: &Cluster,
         irregularity: f64,

@@ -117,7 +117,7 @@ impl Site {
             let n = ln.len() as f64;
             (h, m, (ln.iter().sum::<f64>() / n).exp(), noise2 / n)
         });
-        let intra = Arc::new(typical.as_read(cluster, draft::INSIDE, each));
+        let intra = Arc::new(typical.with_readings(cluster, draft::INSIDE, each));
         Ok(Site { intra, ..self.clone() })
     }
 
