@@ -128,7 +128,7 @@ fn an_answer_names_the_switches_that_readings_show_and_the_line_that_adds_them_t
     assert!(sentence.contains("3 switches of up to 2 hosts") && sentence.contains("n[0-1]"), "{sentence}");
     // The line describes the same switches.
     let file = |line: &str| {
-        let text = format!("name: h100\nnetwork:\n  {line}\nhosts: [{{type: hgx-h100, count: 5}}]\n");
+        let text = format!("name: h100\nnetwork:\n  {line}\nhosts: [{{name: 'n[0-4]', type: hgx-h100}}]\n");
         topology::file::read(&text, "site.yaml").unwrap_or_else(|e| panic!("{text}: {e}"))
     };
     let below = |c: &topology::Cluster| (0..5).map(|h| c.switch_of(0, topology::HostId(h))).collect::<Vec<_>>();
