@@ -1,6 +1,7 @@
 //! The answer to a request for GPUs: the decision and its reasons.
 
 use crate::gpus::GpuList;
+use crate::network::found_switches;
 use place::{Answer, Bottleneck, Request, Scored};
 use predict::{BandwidthModel, Model};
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,12 @@ pub struct PlaceAnswer {
     /// cover the choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outside_validated: Vec<String>,
+    /// Switches that the readings show and the cluster file lacks, as a sentence: how many, of how many hosts, an example.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found_switches: Option<String>,
+    /// The line that adds these switches to `network` of the cluster file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found_switches_yaml: Option<String>,
 }
 
 /// Why neither published measurements ([`fabric::validated`]) nor the readings of the model cover a prediction; empty if
@@ -384,6 +391,7 @@ impl PlaceAnswer {
         let scored_as = |s: &Scored, by_score| scored(cluster, s, by_score);
         let scored = |s: &Scored| scored_as(s, jobs || groups);
         let choice = scored(&a.choice);
+        let found = found_switches(cluster, model);
         PlaceAnswer {
             score_gb_per_s: choice.score_gb_per_s,
             gpus: choice.gpus,
@@ -414,6 +422,8 @@ impl PlaceAnswer {
             committed: None,
             network_changes: Vec::new(),
             outside_validated: outside_validated(cluster, model, &a.choice.allocation, request.size),
+            found_switches: found.as_ref().map(|f| f.0.clone()),
+            found_switches_yaml: found.map(|f| f.1),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What differs between two networks of one cluster: what a model has learned of one of them need not hold on the other.
 
+use predict::{BandwidthModel, Model};
 use std::collections::{BTreeMap, HashMap};
 use topology::{Cluster, HostId, Rails, count};
 
@@ -31,6 +32,31 @@ pub fn network_changes(before: &Cluster, after: &Cluster) -> Vec<String> {
         }
     }
     out
+}
+
+/// The switches that the readings of a model show and the cluster file lacks: a sentence, and the line that adds them to
+/// the file; none if there are none. O(hosts).
+pub(crate) fn found_switches(cluster: &Cluster, model: &Model) -> Option<(String, String)> {
+    let found = model.with_found_switches().filter(|_| cluster.tiers().is_empty())?;
+    let below: Vec<Vec<HostId>> = (0..found.switch_count(0)).map(|s| found.hosts_below(0, s).collect()).collect();
+    let most = below.iter().map(Vec::len).max()?;
+    let example = below.iter().find(|s| s.len() == most)?;
+    let (last, others) = below.split_last()?;
+    let in_order = below.iter().flatten().copied().eq(found.host_ids());
+    let switches = if in_order && others.iter().all(|s| s.len() == most) && last.len() <= most {
+        format!("hosts_per_switch: {most}")
+    } else {
+        let one =
+            |(i, s): (usize, &Vec<HostId>)| format!("{{name: leaf-{i}, hosts: '{}'}}", found.host_list(s.clone()));
+        format!("switches: [{}]", below.iter().enumerate().map(one).collect::<Vec<_>>().join(", "))
+    };
+    let sentence = format!(
+        "the readings show {} of up to {} that the cluster file lacks: {} share one",
+        count(below.len(), "switch"),
+        count(most, "host"),
+        found.host_list(example.clone())
+    );
+    Some((sentence, format!("tiers: [{{name: leaf, {switches}}}]")))
 }
 
 fn tiers(before: &Cluster, after: &Cluster, out: &mut Vec<String>) {

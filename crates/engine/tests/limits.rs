@@ -106,3 +106,37 @@ fn a_reading_of_zero_bandwidth_is_refused_and_after_one_near_zero_every_predicti
     assert!(v.predicted_busbw_gb_per_s.is_finite() && v.std_gb_per_s.is_finite(), "{v:?}");
     assert!(v.predicted_busbw_gb_per_s > 0.0, "{v:?}");
 }
+
+#[test]
+fn an_answer_names_the_switches_that_readings_show_and_the_line_that_adds_them_to_the_file() {
+    let c = cluster(5);
+    let with = |switches: Value| {
+        let mut saved: Value = serde_json::from_str(&model(&c).save().unwrap()).unwrap();
+        let rates = json!({"tiers": {"found": {"uplinks": 1.0, "kept": 0.7}}, "switches": switches});
+        saved.as_object_mut().unwrap().insert("rates".into(), rates);
+        predict::Model::load(&saved.to_string(), &predict::ModelKinds::shipped()).unwrap()
+    };
+    let said = |of: &topology::Cluster, model: predict::Model| {
+        let folder = tempfile::tempdir().unwrap();
+        let e = engine(folder.path(), of, model);
+        let a = e.place(&engine::PlaceQuery::new(place::Request::new(16, of.usable(), SIZE)), 1.0).unwrap();
+        (a.found_switches, a.found_switches_yaml)
+    };
+    assert_eq!(said(&c, model(&c)), (None, None));
+    let (sentence, line) = said(&c, with(json!([["n0", "n1"], ["n2", "n3"], ["n4"]])));
+    let sentence = sentence.unwrap();
+    assert!(sentence.contains("3 switches of up to 2 hosts") && sentence.contains("n[0-1]"), "{sentence}");
+    // The line describes the same switches.
+    let file = |line: &str| {
+        let text = format!("name: h100\nnetwork:\n  {line}\nhosts: [{{name: 'n[0-4]', type: hgx-h100}}]\n");
+        topology::file::read(&text, "site.yaml").unwrap_or_else(|e| panic!("{text}: {e}"))
+    };
+    let below = |c: &topology::Cluster| (0..5).map(|h| c.switch_of(0, topology::HostId(h))).collect::<Vec<_>>();
+    assert_eq!(below(&file(&line.unwrap())), [0, 0, 1, 1, 2]);
+    let (_, line) = said(&c, with(json!([["n0", "n3"], ["n1"], ["n2", "n4"]])));
+    assert_eq!(below(&file(&line.unwrap())), [0, 1, 2, 0, 2]);
+    // A file that has switches is believed.
+    let mut told = c.clone();
+    told.network.tiers = vec![topology::Tier::regular("leaf", 2, 1.0)];
+    assert_eq!(said(&told, with(json!([["n0", "n1"], ["n2", "n3"], ["n4"]])).on(&told)), (None, None));
+}

@@ -156,6 +156,26 @@ fn switches_that_the_file_of_a_large_site_lacks_are_found_where_flows_between_th
 }
 
 #[test]
+fn a_model_file_from_before_switches_were_found_loads_and_has_none() {
+    let told = hosts(4);
+    let mut site = Site::new(told.clone(), 7);
+    let (model, _) = fitted(&told, &site.readings(20, 0.02));
+    let of = |m: &Model| m.predict_allocation(SIZE, &Allocation::new((0..3).map(|h| (HostId(h), GpuMask(0xff)))));
+    let mut saved: serde_json::Value = serde_json::from_str(&model.save().unwrap()).unwrap();
+    let fields = |v: &serde_json::Value| v["rates"].as_object().is_some_and(|r| r.contains_key("switches"));
+    assert!(!fields(&saved), "a model without found switches has the form of older files: {}", saved["rates"]);
+    let old = Model::load(&saved.to_string(), &ModelKinds::shipped()).unwrap();
+    assert!(old.with_found_switches().is_none());
+    assert_eq!(of(&old), of(&model));
+    saved["rates"] = serde_json::json!({"tiers": {"leaf": {"uplinks": 1.0, "kept": 0.7}}});
+    let of_tiers = Model::load(&saved.to_string(), &ModelKinds::shipped()).unwrap();
+    assert!(of_tiers.rates().switches.is_empty() && of_tiers.rates().tiers["leaf"].kept == 0.7);
+    saved["rates"]["switches"] = serde_json::json!([[]]);
+    let e = Model::load(&saved.to_string(), &ModelKinds::shipped()).unwrap_err();
+    assert!(e.contains("switch"), "{e}");
+}
+
+#[test]
 fn a_slow_rail_is_one_part_and_jobs_beside_it_are_predicted_at_full_rate() {
     let told = hosts(16);
     let mut real = told.clone();

@@ -21,11 +21,11 @@ pub fn fit_form(site: &Site, store: &std::path::Path) -> Result<Option<Site>, St
     }
     let store = Store::open(store, site.cluster()).map_err(|e| e.to_string())?;
     let all = store.measurements(&Query::usable()).map_err(|e| e.to_string())?;
-    let readings: Vec<(Allocation, f64)> = all
-        .into_iter()
-        .filter(|m| m.allocation.host_count() > 1)
-        .map(|m| (m.allocation, m.busbw.gb_per_s().ln()))
-        .collect();
+    // Inside hosts, too, only readings count: nothing else shows the table of a host.
+    let (inside, over): (Vec<_>, Vec<_>) = all.into_iter().partition(|m| m.allocation.host_count() < 2);
+    let inside: Vec<(Allocation, f64)> = inside.into_iter().map(|m| (m.allocation, m.busbw.gb_per_s())).collect();
+    let site = &site.inside_as_read(&inside)?;
+    let readings: Vec<(Allocation, f64)> = over.into_iter().map(|m| (m.allocation, m.busbw.gb_per_s().ln())).collect();
     let sd = IRREGULARITY.hypot(site.noise(2));
     let residuals = |z: &[f64]| -> Vec<f64> {
         let supposed = site.supposed(z);

@@ -67,6 +67,22 @@ impl Intra {
         Ok(Intra { by_host })
     }
 
+    /// What readings of single subsets of hosts show of these tables, if they are those of the types. `readings`: host,
+    /// GPUs, reading over the table, and the variance of the reading's noise. Each reading moves its own entry, by the
+    /// share of its deviation that is not noise.
+    pub(crate) fn with_readings(
+        mut self,
+        cluster: &Cluster,
+        irregularity: f64,
+        readings: impl Iterator<Item = (HostId, GpuMask, f64, f64)>,
+    ) -> Self {
+        for (h, m, over, noise2) in readings {
+            let sd2 = (irregularity * Family::of(cluster.type_of(h)).table_irregularity()).powi(2);
+            self.by_host[h.index()][m.0 as usize] *= over.powf(sd2 / (sd2 + noise2).max(f64::MIN_POSITIVE));
+        }
+        self
+    }
+
     /// The tables of these hosts only, in this order.
     pub(crate) fn of_hosts(&self, hosts: &[usize]) -> Self {
         Intra { by_host: hosts.iter().map(|h| self.by_host[*h].clone()).collect() }

@@ -19,7 +19,7 @@ const EFFICIENCY: f64 = 0.93;
 const PORT_SPREAD: f64 = 0.005;
 const HOST_SPREAD: f64 = 0.01;
 /// Irregularity of the tables inside hosts.
-const INSIDE: f64 = 0.02;
+pub(super) const INSIDE: f64 = 0.02;
 /// Share of a leaf's uplinks that other traffic uses, if the leaf is oversubscribed.
 const BACKGROUND: Range<f64> = 0.15..0.30;
 /// Standard deviation of a reading over several hosts, unless the kind has another one.

@@ -14,12 +14,13 @@ mod search;
 pub use kinds::{KINDS, Kind, SlowNic, draw, draw_slow_nics};
 pub use search::{Found, search};
 
-use crate::intra::Intra;
+use crate::intra::{Flavour, Intra};
 use crate::randomness::Keyed;
 use crate::truth::{About, Irregularity, Parts, Truth};
 use network::Network;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use topology::Allocation;
+use topology::{Allocation, GpuMask, HostId};
 
 /// Standard deviation of the log factor of a split over switches. With the factor of the exact hosts the total is 2 %.
 const SPLIT_IRREGULARITY: f64 = 0.018;
@@ -94,6 +95,30 @@ impl Site {
         site.network.leaves.iter_mut().for_each(|s| s.keeps = (s.keeps * factor(form.leaf_sd)).min(1.0));
         site.network.pods.iter_mut().for_each(|s| s.keeps = (s.keeps * factor(form.pod_sd)).min(1.0));
         site
+    }
+
+    /// The site with the links inside its hosts as readings of single hosts show them, each with its GPUs and GB/s: the
+    /// table of the type, moved where it was read. Independent of the hidden tables.
+    ///
+    /// # Errors
+    /// The tables of the cluster are too large.
+    pub fn inside_as_read(&self, readings: &[(Allocation, f64)]) -> Result<Site, String> {
+        let cluster = &self.about.cluster;
+        let typical = Intra::new(cluster, Flavour::AllReduce, 0, 0.0)?;
+        let mut of: BTreeMap<(HostId, GpuMask), Vec<f64>> = BTreeMap::new();
+        for (a, v) in readings {
+            if let [(h, m)] = *a.parts() {
+                let told = Network::busbw_inside((h, m), &typical, self.about.size.as_f64());
+                of.entry((h, m)).or_default().push((v / told).ln());
+            }
+        }
+        let noise2 = self.noise(1).powi(2);
+        let each = of.into_iter().map(|((h, m), ln)| {
+            let n = ln.len() as f64;
+            (h, m, (ln.iter().sum::<f64>() / n).exp(), noise2 / n)
+        });
+        let intra = Arc::new(typical.with_readings(cluster, draft::INSIDE, each));
+        Ok(Site { intra, ..self.clone() })
     }
 
     /// The same site with slow NICs.

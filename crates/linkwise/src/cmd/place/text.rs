@@ -54,6 +54,10 @@ impl Reply<'_> {
         out += &self.predicted();
         out += &self.bottleneck();
         out += &engine::extrapolation_note(&a.outside_validated).map_or(String::new(), |note| wrap(&note, 2));
+        if let (Some(found), Some(yaml)) = (&a.found_switches, &a.found_switches_yaml) {
+            out += &wrap(&format!("Note: {found}. If they do, add this line below `network` of the file:"), 2);
+            out += &format!("  {yaml}\n"); // unwrapped, to be pasted
+        }
         out += &self.price();
         out += &self.equal_counts();
         out += &self.level();
