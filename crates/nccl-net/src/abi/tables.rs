@@ -124,8 +124,8 @@ macro_rules! table {
 }
 
 type V8 = Table<Init8, PropertiesV8, Listen8, Connect8, Send<c_int>, Receive<c_int>, ()>;
-type V9 = Table<Init8, PropertiesV9, Listen8, Connect8, Send<usize>, Receive<usize>, Absent>;
-type V10 = Table<Init10, PropertiesV9, Listen8, Connect10, Send10, Receive10, Absent>;
+type V9 = Table<Init8, PropertiesV9<4>, Listen8, Connect8, Send<usize>, Receive<usize>, Absent>;
+type V10 = Table<Init10, PropertiesV9<4>, Listen8, Connect10, Send10, Receive10, Absent>;
 type V11 = Table<Init11, PropertiesV11, Listen11, Connect11, Send10, Receive10, Tail11>;
 type V12 = Table<Init11, PropertiesV12, Listen11, Connect11, Send10, Receive10, Tail11>;
 const _: () = {
@@ -138,7 +138,7 @@ const TAIL_11: Tail11 = Tail11 { virtual_device: None, finalize, set_net_attr };
 #[unsafe(no_mangle)]
 static ncclNetPlugin_v8: V8 = table!(init_v8, properties_v8, listen_v8, connect_v8, send_v8, receive_v8, ());
 #[unsafe(no_mangle)]
-static ncclNetPlugin_v9: V9 = table!(init_v8, properties_v9, listen_v8, connect_v8, send_v9, receive_v9, None);
+static ncclNetPlugin_v9: V9 = table!(init_v8, properties_v9, listen_v8, connect_v8, send_v8, receive_v8, None);
 #[unsafe(no_mangle)]
 static ncclNetPlugin_v10: V10 = table!(init_v10, properties_v9, listen_v8, connect_v10, send_v10, receive_v10, None);
 #[unsafe(no_mangle)]
