@@ -71,7 +71,7 @@ impl Io {
     pub(super) fn dial(&mut self, key: u64, now: Micros) {
         let Some(c) = self.connections.get_mut(&key).filter(|c| !c.is_closing()) else { return };
         let Some(d) = &mut c.dialer else { return };
-        let mut all = Vec::new();
+        let (mut all, mut failed) = (Vec::new(), Vec::new());
         for (path, pair) in d.due(now) {
             let from = self.common.addresses.get(pair.local).map(|a| a.ip);
             let peer = d.remote.get(pair.remote).map(|a| a.socket());
@@ -79,9 +79,13 @@ impl Io {
             let (Some(from), Some(to)) = (from, to) else { continue };
             match Socket::dial(from, to).and_then(|s| Ok((s, auth::nonce()?))) {
                 Ok((socket, nonce)) => all.push((path, socket, nonce)),
-                Err(_) => d.again(path, now),
+                Err(e) => {
+                    d.again(path, now);
+                    failed.push((path, e));
+                }
             }
         }
+        failed.into_iter().for_each(|(path, e)| c.note(path, e));
         for (path, socket, nonce) in all {
             let greeting = Greeting {
                 socket,
@@ -209,15 +213,16 @@ impl Io {
                     let _ = crate::buffer::send(&g.socket, &refusal, &[]);
                 }
             }
-            Err(_) => self.give_up(key, now),
+            Err(e) => self.give_up(key, now, &e),
         }
     }
 
-    pub(super) fn give_up(&mut self, key: u64, now: Micros) {
+    pub(super) fn give_up(&mut self, key: u64, now: Micros, why: &io::Error) {
         let Some(g) = self.end_greeting(key) else { return };
         let Some((connection, path)) = g.dials else { return };
-        if let Some(d) = self.connections.get_mut(&connection).and_then(|c| c.dialer.as_mut()) {
-            d.again(path, now);
+        if let Some(c) = self.connections.get_mut(&connection) {
+            c.note(path, why);
+            c.dialer.iter_mut().for_each(|d| d.again(path, now));
         }
         self.watching = true;
     }

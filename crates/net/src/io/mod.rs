@@ -67,6 +67,10 @@ pub(crate) struct Io {
     discovery: Option<Discovery>,
     /// Mean work on each rail over [`MEAN_US`], nanoseconds.
     work_ns: [u64; RAILS_MAX],
+    /// A program's thread does the work now: it leaves the plan to the I/O thread.
+    helped: bool,
+    /// What the plan of all hosts needs.
+    lately: ticks::Lately,
     hungry: Vec<u64>,
     host_others: [u64; RAILS_MAX],
     near_others: [u64; RAILS_MAX],
@@ -103,6 +107,8 @@ impl Io {
             relays: HashMap::new(),
             discovery: None,
             work_ns: [0; RAILS_MAX],
+            helped: false,
+            lately: ticks::Lately::default(),
             hungry: Vec::new(),
             host_others: [0; RAILS_MAX],
             near_others: [0; RAILS_MAX],
@@ -203,7 +209,9 @@ impl Io {
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&time(0))) {
             self.on_events(events);
         }
+        self.helped = true;
         self.step(now);
+        self.helped = false;
         true
     }
 
@@ -340,7 +348,9 @@ impl Io {
             self.targets.remove(&key);
             return;
         }
-        self.with(connection, |c, rails, _, after| c.attach(NewPath { path, rail, socket, key }, now, rails, after));
+        self.with(connection, |c, rails, common, after| {
+            c.attach(NewPath { path, rail, socket, key }, now, rails, common, after)
+        });
         self.hungry.push(connection);
     }
 }

@@ -1,10 +1,15 @@
 //! What the passing of time brings: counts, words to other hosts, deadlines.
 
 use super::{HUNGRY_US, IDLE_US, Io};
+use crate::limits::RAILS_MAX;
+use crate::plan::HOSTS_MAX;
 use crate::rails::{Rails, View};
+use crate::reach::Network;
 use crate::sender::Micros;
-use crate::shared::{Job, OVER_MAX, lock};
+use crate::shared::{Common, Job, OVER_MAX, lock};
 use rustix::event::epoll;
+use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// If the messages of the last [`LOADED_US`] were larger than this on average, programs' threads leave the work to the I/O thread: it sleeps between its
@@ -15,6 +20,44 @@ const LOADED_US: Micros = 10_000;
 
 /// Time over which the work on a rail is averaged for other hosts.
 const MEAN_US: Micros = 65_536;
+
+/// Rates and demands of the recent past, which all hosts plan with.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    /// A rail that waits for a relay moves less than it could: the highest rate of about the last two seconds counts, bytes per second.
+    peaks: [u64; RAILS_MAX],
+    /// Bytes that went to each host, fading over about a second.
+    sent: HashMap<u64, u64>,
+    network: Network,
+    /// The hosts have told each other news since the last plan.
+    is_due: bool,
+}
+
+impl Lately {
+    fn rates(&mut self, common: &Common) -> Vec<u32> {
+        let board = &common.board.host;
+        let peaks = self.peaks.iter_mut().enumerate().take(common.addresses.len());
+        peaks
+            .map(|(rail, peak)| {
+                *peak = board.measured(rail).max(*peak - *peak / 32);
+                u32::try_from(*peak >> 10).unwrap_or(u32::MAX)
+            })
+            .collect()
+    }
+
+    fn sent(&mut self, common: &Common) -> Vec<(u64, u32)> {
+        self.sent.values_mut().for_each(|bytes| *bytes -= *bytes / 8);
+        for (host, bytes) in lock(&common.sent).drain() {
+            *self.sent.entry(host).or_default() += bytes;
+        }
+        self.sent.retain(|_, bytes| *bytes >= 1 << 10);
+        let mut all: Vec<(u64, u32)> =
+            self.sent.iter().map(|(host, b)| (*host, u32::try_from(b >> 10).unwrap_or(u32::MAX))).collect();
+        all.sort_by_key(|(host, kib)| (std::cmp::Reverse(*kib), *host));
+        all.truncate(HOSTS_MAX);
+        all
+    }
+}
 
 impl Io {
     /// Counts the other processes' bytes anew if a millisecond has passed.
@@ -46,7 +89,21 @@ impl Io {
     /// Tells other hosts of this process's rails, if it lends them. Returns the time until the next word.
     pub(super) fn tell(&mut self, now: Micros) -> Micros {
         let Some(d) = &mut self.discovery else { return IDLE_US };
-        let next = d.tick(now, |rail| self.work_ns.get(rail).copied().unwrap_or(0) / 1_000);
+        if now >= d.due() {
+            let rates = self.lately.rates(&self.common);
+            let sent = self.lately.sent(&self.common);
+            d.tell(now, |rail| self.work_ns.get(rail).copied().unwrap_or(0) / 1_000, rates, sent);
+            self.lately.is_due = true;
+        }
+        if self.lately.is_due && !self.helped {
+            self.lately.is_due = false;
+            let network = &mut self.lately.network;
+            let rates = lock(&self.common.map).demands(d.own(), network, now);
+            let of = rates.map_or_else(Default::default, |rates| network.shares(self.common.host, &rates));
+            let mut plan = lock(&self.common.plan);
+            (plan.of, plan.number) = (of, plan.number + 1);
+        }
+        let next = d.due();
         if lock(&self.common.map).expire(now) {
             self.common.threads.iter().for_each(|t| t.hand_over(Job::Ways));
         }
@@ -57,7 +114,7 @@ impl Io {
         self.ticked = now;
         self.resume();
         let late: Vec<u64> = self.greetings.iter().filter(|(_, g)| now >= g.until).map(|(k, _)| *k).collect();
-        late.into_iter().for_each(|key| self.give_up(key, now));
+        late.into_iter().for_each(|key| self.give_up(key, now, &ErrorKind::TimedOut.into()));
         let late: Vec<u64> = self.asked.iter().filter(|(_, a)| now >= a.until).map(|(k, _)| *k).collect();
         for key in late {
             self.targets.remove(&key);
