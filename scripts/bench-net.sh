@@ -15,10 +15,10 @@ scripts/cargo.sh build --locked --package nccl-net
 mkdir -p out
 bench() { "${CARGO_TARGET_DIR:-target}/debug/examples/bench_net" --results out/bench-net.jsonl "$@"; }
 date -u +%F
-bench --tag 2x4 --mb 20 --rounds 3 --arms sockets,sockets-best,linkwise "$@"
+bench --tag 2x4 --mb 20 --rounds 3 --arms sockets,sockets-best,source-rail,stripe,linkwise "$@"
 bench --tag 4x2 --hosts 4x2 --rails 2 --mb 10 --rounds 3 --arms sockets,linkwise "$@"
 bench --tag small --mbit 2000 --mb 0.0655 --cases uniform --repetitions 60 --rounds 3 "$@"
-bench --tag ring --shape ring --hosts 4x1 --mbit 200 --mb 12 --cases uniform,hot-pair,zipf --arms linkwise --rounds 3 "$@"
+bench --tag ring --shape ring --hosts 4x1 --mbit 200 --mb 12 --cases uniform,hot-pair,zipf --arms linkwise-greedy,linkwise --rounds 3 "$@"
 bench --tag mesh --shape mesh --hosts 4x1 --mbit 200 --mb 12 --cases uniform,hot-pair,zipf --arms linkwise-direct,linkwise --rounds 3 "$@"
 bench --tag cut --mb 12 --cases zipf --arms linkwise --fault cut:1 --repetitions 24 --rounds 3 "$@"
 bench --tag slow --mb 12 --cases zipf --arms linkwise --fault slow:1 --repetitions 24 --rounds 3 "$@"

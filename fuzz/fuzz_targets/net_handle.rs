@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut map = Map::default();
     for (i, part) in rest.chunks(100).enumerate() {
         // A record from its body: the magic number would be guessed seldom.
-        if let Ok(r) = Record::read(&[b"lnkwrel1", part].concat()) {
+        if let Ok(r) = Record::read(&[b"lnkwrel2", part].concat()) {
             assert!((1..=RAILS_MAX).contains(&r.rails.len()));
             assert_eq!(Record::read(&r.write()).as_ref(), Ok(&r));
             map.learn(r, i as u64);

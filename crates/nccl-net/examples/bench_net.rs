@@ -191,19 +191,34 @@ fn spec(o: &Options, case: &str, arm: &str, netbox: &NetBox) -> Result<BytesSpec
             s.env.push(("NCCL_SOCKET_NTHREADS".into(), "2".into()));
             s.env.push(("NCCL_NSOCKS_PERTHREAD".into(), "4".into()));
         }
-        "linkwise" | "linkwise-alone" | "linkwise-direct" => {
+        "linkwise" | "linkwise-alone" | "linkwise-direct" | "linkwise-greedy" | "source-rail" | "stripe" => {
             if o.shape == "rails" {
                 s.interfaces = rails[0].into();
             } else {
                 s.env.push(("LINKWISE_NET_RELAY".into(), if arm == "linkwise-direct" { "0" } else { "1" }.into()));
                 s.env.push(("LINKWISE_TOKEN".into(), "bench".into()));
             }
+            // What sites have without adaptive paths: every message on the rail of its device, or in equal parts over all rails.
+            let plan = match arm {
+                "source-rail" => Some("* * home 1\n"),
+                "stripe" => Some("* * * 1\n"),
+                _ => None,
+            };
+            if let Some(text) = plan {
+                let file = std::env::temp_dir().join(format!("bench-net-{}-{arm}", std::process::id()));
+                std::fs::write(&file, text).map_err(|e| e.to_string())?;
+                s.env.push(("LINKWISE_NET_PLAN".into(), file.display().to_string()));
+            } else if arm == "linkwise-greedy" {
+                s.env.push(("LINKWISE_NET_PLAN".into(), "off".into()));
+            }
             s.net_plugin = Some(o.plugin.clone());
             s.env.push(("LINKWISE_NET".into(), "tcp".into()));
             s.env.push(("LINKWISE_NET_SHARE".into(), if arm == "linkwise-alone" { "0" } else { "1" }.into()));
         }
         _ => {
-            return Err(format!("`{arm}` is none of sockets, sockets-best, linkwise, linkwise-alone, linkwise-direct"));
+            return Err(format!(
+                "`{arm}` is none of sockets, sockets-best, source-rail, stripe, linkwise, linkwise-alone, linkwise-direct, linkwise-greedy"
+            ));
         }
     }
     s.calls.push(BytesCall { repetitions: o.repetitions, ..BytesCall::new(Traffic::SendRecv(matrix(o, case))) });

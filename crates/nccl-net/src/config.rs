@@ -3,7 +3,10 @@
 
 use net::endpoint::THREADS_MAX;
 use net::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RAILS_MAX};
+use net::plan::{Source, Table};
+use plugin_base::settings::edits;
 use plugin_base::{ConfigError, Keys, Sources};
+use std::ffi::OsString;
 use std::path::Path;
 
 /// Longest token, bytes.
@@ -37,6 +40,8 @@ pub struct Config {
     pub share: bool,
     /// `LINKWISE_NET_RELAY=1`: hosts without a switch lend each other their links. Needs a token.
     pub relay: bool,
+    /// `LINKWISE_NET_PLAN`: `off`, or a file of fixed shares of the rails.
+    pub plan: Source,
     /// `LINKWISE_NET_TEST_GPU_IS_HOST=1`, for benches without GPUs: memory that NCCL calls GPU memory is host memory.
     pub gpu_is_host: bool,
 }
@@ -51,6 +56,7 @@ impl Default for Config {
             threads: 0,
             share: true,
             relay: false,
+            plan: Source::Common,
             gpu_is_host: false,
         }
     }
@@ -58,13 +64,26 @@ impl Default for Config {
 
 /// Settings of this plugin. Names without `net` belong to the tuner plugin, which checks them; the token is shared.
 const KEYS: Keys = Keys {
-    settings: &["net", "net_rails", "net_chunk", "net_threads", "net_share", "net_relay"],
+    settings: &["net", "net_rails", "net_chunk", "net_threads", "net_share", "net_relay", "net_plan"],
     unlisted: &["net_test_gpu_is_host", "token"],
     former: &[],
     is_of_others: |key| key != "net" && !key.starts_with("net_"),
 };
+/// The network plugin that NCCL gets if this one has no device. A variable only: it is read while the library is loaded.
+pub const WRAP: &str = "LINKWISE_NET_WRAP";
 /// Set by `linkwise run`: a random token, if the user sets none.
 const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
+
+/// A line for every variable `LINKWISE_NET...` that is none, with the nearest one that is: it is probably misspelt.
+pub fn misspelt(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    let ours = || KEYS.variables().filter(|own| own.starts_with("LINKWISE_NET")).chain([WRAP.into()]);
+    let mut all: Vec<String> = names.filter_map(|n| n.into_string().ok()).collect();
+    all.retain(|n| n.starts_with("LINKWISE_NET") && !ours().any(|own| own == *n));
+    all.sort();
+    let listed = || ours().filter(|own| !own.contains("TEST"));
+    let nearest = |name: &str| listed().min_by_key(|own| edits(own, name)).unwrap_or_default();
+    all.iter().map(|n| format!("{n} is ignored: no such variable; the nearest one is {}", nearest(n))).collect()
+}
 
 impl Config {
     /// Loads variables and the file that they name. `read` limits a file's size and the time to read it ([`plugin_base::read`]).
@@ -87,6 +106,14 @@ impl Config {
             v.parse().ok().filter(is_one)
         };
         let threads = |v: &str| v.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
+        let plan = match from.get("net_plan") {
+            None => ours.plan,
+            Some((off, _)) if off == "off" => Source::Alone,
+            Some((path, place)) => {
+                let wrong = |what: String| ConfigError::new(&place, format!("{path}: {what}"));
+                Source::Fixed(Table::parse(&read(Path::new(&path)).map_err(wrong)?).map_err(wrong)?)
+            }
+        };
         let config = Config {
             mode: from.word("net", &modes)?.unwrap_or(ours.mode),
             rails: from
@@ -106,6 +133,7 @@ impl Config {
                 .unwrap_or(ours.threads),
             share: from.flag("net_share")?.unwrap_or(ours.share),
             relay: from.flag("net_relay")?.unwrap_or(ours.relay),
+            plan,
             gpu_is_host: from.flag("net_test_gpu_is_host")?.unwrap_or(ours.gpu_is_host),
         };
         if config.relay && config.token.is_empty() {
@@ -131,6 +159,28 @@ mod tests {
     }
 
     #[test]
+    fn a_misspelt_variable_is_named_with_the_nearest_one() {
+        let said = |names: &[&str]| misspelt(names.iter().map(OsString::from));
+        assert_eq!(
+            said(&["LINKWISE_NET_RAIL", "PATH", "LINKWISE_CANRY", "LINKWISE_NET_SHARES"]),
+            [
+                "LINKWISE_NET_RAIL is ignored: no such variable; the nearest one is LINKWISE_NET_RAILS",
+                "LINKWISE_NET_SHARES is ignored: no such variable; the nearest one is LINKWISE_NET_SHARE"
+            ]
+        );
+        let known: Vec<String> = KEYS.variables().collect();
+        assert_eq!(said(&known.iter().map(String::as_str).collect::<Vec<_>>()), [""; 0]);
+    }
+
+    #[test]
+    fn a_plan_is_read_from_its_file() {
+        let env = |k: &str| (k == "LINKWISE_NET_PLAN").then(|| "/p".to_owned());
+        let c = Config::load(env, |_| Ok("* * home 1\n".into())).unwrap();
+        assert_eq!(c.plan, Source::Fixed(Table::parse("* * home 1").unwrap()));
+        assert_eq!(load(&[("LINKWISE_NET_PLAN", "off")], "").unwrap().plan, Source::Alone);
+    }
+
+    #[test]
     fn a_variable_wins_over_the_file_and_settings_of_the_tuner_are_left_to_it() {
         let file = "mode = adaptive\nnet_rails = eth1, eth2 # two\nnet = off\ntoken = t\n";
         let c = load(&[("LINKWISE_CONFIG", "/x"), ("LINKWISE_NET", "tcp")], file).unwrap();
@@ -148,6 +198,7 @@ mod tests {
             ("net_threads = 0\n", "/x:1", "not a number of threads"),
             ("net_share = yes\n", "/x:1", "none of 0, 1"),
             ("net_relay = 1\n", "LINKWISE_NET_RELAY", "set LINKWISE_TOKEN"),
+            ("net_plan = /p\n", "/x:1", "/p: line 1: `net_plan = /p` is not SENDER PEER RAIL SHARE"),
         ] {
             let e = load(&[("LINKWISE_CONFIG", "/x")], file).unwrap_err();
             assert!(e.place == place && e.what.contains(what), "{file:?}: {e}");

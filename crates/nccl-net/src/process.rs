@@ -1,7 +1,7 @@
 //! The plugin's state in one process: settings and NICs, read once; the endpoint, started with the first listener or connection.
 
-use crate::abi::{LOG, library};
-use crate::config::Config;
+use crate::abi::{LOG, library, wrap};
+use crate::config::{self, Config};
 use crate::nics::{self, Nic, Sys};
 use net::{Endpoint, Rail, Settings};
 use plugin_base::read::{READ_TIME_MAX, read_file_until};
@@ -28,6 +28,9 @@ static ENDPOINT: OnceLock<Option<Endpoint>> = OnceLock::new();
 /// Settings and NICs, read once. The log names the reason if there is no device.
 pub fn offer() -> &'static Offer {
     OFFER.get_or_init(|| {
+        for line in config::misspelt(std::env::vars_os().map(|(name, _)| name)) {
+            LOG.warn(&line);
+        }
         let deadline = Instant::now() + READ_TIME_MAX;
         let config = match Config::load(|k| std::env::var(k).ok(), |path| read_file_until(path, deadline)) {
             Ok(c) => c,
@@ -43,6 +46,9 @@ pub fn offer() -> &'static Offer {
                 Offer { nics, config }
             }
             Err(why) => {
+                if let Some(refused) = wrap::refused() {
+                    LOG.warn(refused);
+                }
                 LOG.info(&format!("{why}; NCCL uses its own network transport"));
                 Offer { nics: Vec::new(), config }
             }
@@ -66,6 +72,7 @@ pub fn endpoint() -> Option<&'static Endpoint> {
             settings.chunk = offer.config.chunk;
             settings.share = offer.config.share;
             settings.relay = offer.config.relay;
+            settings.plan = offer.config.plan.clone();
             settings.log = |text| LOG.warn(text);
             settings.spawn = |f| threads::spawn("linkwise-net", f).map(drop);
             if offer.config.threads > 0 {

@@ -9,11 +9,12 @@ use crate::buffer::Buffer;
 use crate::frame::{Chunk, Frame, Slot};
 use crate::handle::{Handle, RailAddress};
 use crate::limits::{GROUPED_MAX, PATHS_MAX, RAILS_MAX};
-use crate::path::{Path, Reader, Source};
+use crate::path::{Path, Reader, Source as Bytes};
+use crate::plan::Source;
 use crate::rails::{Cells, View};
 use crate::reach::Way;
 use crate::receiver::{Place, Receiver};
-use crate::sender::{Micros, Order, Outbox, Sender};
+use crate::sender::{Micros, Order, Outbox, Sender, Shares};
 use crate::shared::{Common, Job, Link, Post, Shared, Status};
 use crate::sockets::{SILENT_HOST_US_MAX, Socket};
 use std::collections::VecDeque;
@@ -35,6 +36,9 @@ const PATHS_WAIT_US: Micros = 250_000;
 const LINGER_US: Micros = 2_000_000;
 /// After the peer's first word that it closes, other paths may bring what was sent before for this time.
 const BYE_US: Micros = 500_000;
+/// Bytes that a path may be ahead of its share in a plan, which is renewed every 100 ms from what was sent before; and in fixed shares.
+const PLAN_SLACK_BYTES: u64 = 512 << 10;
+const FIXED_SLACK_BYTES: u64 = 64 << 10;
 /// First and longest pause before a lost path is dialled again.
 const PAUSE_US: Micros = 100_000;
 const PAUSE_US_MAX: Micros = 2_000_000;
@@ -92,6 +96,12 @@ pub(crate) struct Connection {
     failed: bool,
     repeated: u64,
     copies: u64,
+    /// Why a path was lost last, or could not be dialled.
+    cause: Option<String>,
+    /// Bytes that the program has sent and that are not in [`Common::sent`] yet.
+    sent: u64,
+    /// The plan whose shares hold.
+    plan: u64,
 }
 
 /// The paths between two hosts: every local rail with a rail of the peer in the same subnet, the one of the same number if there are several. A local
@@ -162,6 +172,14 @@ impl Dialer {
                 None => {}
             }
         }
+    }
+
+    /// A path as messages name it.
+    fn name(&self, path: usize) -> Option<String> {
+        let way = self.ways.get(path)?;
+        let peer = self.remote.get(way.remote).map(|a| a.socket())?;
+        let over: Vec<String> = way.relays.iter().map(|a| format!("{a} to ")).collect();
+        Some(format!("rail {} to {}{peer}", way.local, over.concat()))
     }
 
     pub fn link(&self, path: usize) -> Option<Link> {
@@ -303,11 +321,80 @@ impl Connection {
             failed: false,
             repeated: 0,
             copies: 0,
+            cause: None,
+            sent: 0,
+            plan: 0,
         }
     }
 
+    /// Keeps why a path was lost, or could not be dialled, for the error of the connection.
+    pub fn note(&mut self, path: usize, why: impl std::fmt::Display) {
+        let name = self.dialer.as_ref().and_then(|d| d.name(path)).unwrap_or_else(|| format!("path {path}"));
+        self.cause = Some(format!("{name}: {why}"));
+    }
+
+    /// An error with the last cause.
+    fn with_cause(&self, what: &str) -> String {
+        match &self.cause {
+            Some(cause) => format!("{what}; last: {cause}"),
+            None if self.dialer.as_ref().is_some_and(|d| d.ways.is_empty()) => format!("{what}; no way to it is known"),
+            None => what.to_owned(),
+        }
+    }
+
+    /// The sender follows the table of the settings.
+    fn follow_table(&mut self, common: &Common) {
+        let (Source::Fixed(table), Some(d), Core::Send(s)) = (&common.settings.plan, &self.dialer, &mut self.core)
+        else {
+            return;
+        };
+        if self.near {
+            return;
+        }
+        let ips = |list: &[RailAddress]| list.iter().map(|a| a.ip).collect::<Vec<_>>();
+        let (own, peer, home) = (ips(&common.addresses), ips(&d.remote), d.home());
+        let mut of = [0; PATHS_MAX];
+        for (i, (of, way)) in of.iter_mut().zip(&d.ways).enumerate() {
+            *of = table.share(&own, &peer, way.local, i == home);
+        }
+        s.set_shares(Some(Shares { of, slack: FIXED_SLACK_BYTES }));
+    }
+
+    /// The sender follows the newest common plan, and the bytes that it was given are counted for the next one.
+    fn follow_plan(&mut self, common: &Common) {
+        let (Source::Common, Some(d), Core::Send(s)) = (&common.settings.plan, &self.dialer, &mut self.core) else {
+            return;
+        };
+        if !d.over_relays {
+            return;
+        }
+        let sent = std::mem::take(&mut self.sent);
+        if sent > 0 {
+            *crate::shared::lock(&common.sent).entry(d.handle.host).or_default() += sent;
+        }
+        let plan = crate::shared::lock(&common.plan);
+        if plan.number == self.plan {
+            return;
+        }
+        self.plan = plan.number;
+        s.set_shares(plan.of.get(&d.handle.host).map(|rails| {
+            let mut of = [0; PATHS_MAX];
+            for (of, way) in of.iter_mut().zip(&d.ways) {
+                *of = rails.get(way.local).copied().unwrap_or(0);
+            }
+            Shares { of, slack: PLAN_SLACK_BYTES }
+        }));
+    }
+
     /// A socket becomes a path; it replaces the one of the same number.
-    pub fn attach(&mut self, new: NewPath, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+    pub fn attach(
+        &mut self,
+        new: NewPath,
+        now: Micros,
+        rails: &View<'_, impl Cells>,
+        common: &Common,
+        after: &mut After,
+    ) {
         let sends = matches!(self.core, Core::Send(_));
         let path = new.path;
         self.drop_path(path, rails, after);
@@ -322,6 +409,7 @@ impl Connection {
             }
             Core::Receive(r) => r.set_up(path, true),
         }
+        self.follow_table(common);
         self.down_since = None;
         if let Some(d) = &mut self.dialer {
             d.up(path, now);
@@ -416,6 +504,7 @@ impl Connection {
                         break;
                     }
                     common.counts.messages.fetch_add(1, Ordering::Relaxed);
+                    self.sent += buffer.len() as u64;
                     let mut b = Buffers::default();
                     b[0] = Some(*buffer);
                     (*request, b)
@@ -481,7 +570,10 @@ impl Connection {
                 self.fail(&format!("the peer broke the protocol: {e}"), common, after);
                 self.lose(path, now, rails, after);
             }
-            Err(_) => self.lose(path, now, rails, after),
+            Err(e) => {
+                self.note(path, e);
+                self.lose(path, now, rails, after);
+            }
         }
         if freed && !self.posts.is_empty() {
             self.start_posts(now, common);
@@ -531,14 +623,17 @@ impl Connection {
         let (core, buffers) = (&self.core, &self.buffers);
         let source = |o: &Order| match core {
             Core::Send(s) if s.needs(o.chunk) => {
-                buffers.get(o.request as usize).and_then(|b| b[0]).map_or(Source::Gone, Source::Buffer)
+                buffers.get(o.request as usize).and_then(|b| b[0]).map_or(Bytes::Gone, Bytes::Buffer)
             }
-            _ => Source::Zeros,
+            _ => Bytes::Zeros,
         };
         match p.write(source) {
             Ok(()) if p.wants_room != wanted => after.changed.push(path),
             Ok(()) => {}
-            Err(_) => self.lose(path, now, rails, after),
+            Err(e) => {
+                self.note(path, e);
+                self.lose(path, now, rails, after);
+            }
         }
     }
 
@@ -558,6 +653,7 @@ impl Connection {
     /// Time passes. False: the connection is over.
     pub fn tick(&mut self, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) -> bool {
         let mut out = Outbox::default();
+        self.follow_plan(common);
         match &mut self.core {
             Core::Send(s) => {
                 for (path, way) in self.dialer.iter().flat_map(|d| d.ways.iter().enumerate()) {
@@ -582,6 +678,7 @@ impl Connection {
                 common.log_lost(link.local, now);
                 common.threads.iter().for_each(|t| t.hand_over(Job::Suspect(link)));
             }
+            self.note(path, "nothing arrives");
             self.lose(path, now, rails, after);
         }
         self.say(out);
@@ -598,9 +695,9 @@ impl Connection {
         if self.bye_since.is_some() && (byes || over(self.bye_since, BYE_US)) && self.has_open() {
             self.fail("the peer closed the connection before all was done", common, after);
         } else if connecting && over(Some(self.begun), CONNECT_US_MAX) {
-            self.fail("the peer cannot be reached over any rail", common, after);
+            self.fail(&self.with_cause("the peer cannot be reached over any rail"), common, after);
         } else if !connecting && over(self.down_since, GONE_US) {
-            self.fail("no path to the peer is left", common, after);
+            self.fail(&self.with_cause("no path to the peer is left"), common, after);
         }
         true
     }

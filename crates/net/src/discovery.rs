@@ -42,7 +42,7 @@ impl Discovery {
         let hears = open(Ipv4Addr::UNSPECIFIED.into(), PORT)?;
         let says = rails.iter().filter(|r| r.ip.is_ipv4()).map(|r| open(r.ip, 0)).collect::<io::Result<_>>()?;
         let rails = rails.iter().take(RAILS_MAX).map(|r| (*r, 0)).collect();
-        let own = Record { host, process, sequence: 0, rails };
+        let own = Record { host, process, rails, ..Record::default() };
         Ok(Discovery { key: GroupKey::new(token, b"relay"), hears, says, own, due: 0 })
     }
 
@@ -59,18 +59,26 @@ impl Discovery {
         }
     }
 
-    /// Tells the own rails if it is time. `work`: microseconds of work on each rail. Returns when to call again.
-    pub fn tick(&mut self, now: Micros, work: impl Fn(usize) -> u64) -> Micros {
-        if now >= self.due {
-            // The clock makes records of a process that starts again newer than those before.
-            self.own.sequence = now.max(self.own.sequence + 1);
-            for (i, r) in self.own.rails.iter_mut().enumerate() {
-                r.1 = u32::try_from(work(i)).unwrap_or(u32::MAX);
-            }
-            self.say(&self.own);
-            self.due = now + INTERVAL_US;
-        }
+    /// When [`tell`](Discovery::tell) is due.
+    pub fn due(&self) -> Micros {
         self.due
+    }
+
+    /// The record that this process has told last.
+    pub fn own(&self) -> &Record {
+        &self.own
+    }
+
+    /// Tells the own rails: microseconds of work and KiB per second of each, and what went to other hosts, KiB.
+    pub fn tell(&mut self, now: Micros, work: impl Fn(usize) -> u64, rates: Vec<u32>, sent: Vec<(u64, u32)>) {
+        // The clock makes records of a process that starts again newer than those before.
+        self.own.sequence = now.max(self.own.sequence + 1);
+        for (i, r) in self.own.rails.iter_mut().enumerate() {
+            r.1 = u32::try_from(work(i)).unwrap_or(u32::MAX);
+        }
+        (self.own.rates, self.own.sent) = (rates, sent);
+        self.say(&self.own);
+        self.due = now + INTERVAL_US;
     }
 
     /// Reads records. True if ways may have changed.

@@ -52,6 +52,7 @@ pub struct Settings {
     pub share: bool,
     /// Whether this process lends its links to other hosts of the job, and uses theirs. Needs a token. A rail then reaches its own subnet only.
     pub relay: bool,
+    pub plan: crate::plan::Source,
     /// Takes lines for the program's log. Called on I/O threads.
     pub log: fn(&str),
     /// Called to start a thread.
@@ -75,6 +76,7 @@ impl Settings {
             threads,
             share: true,
             relay: false,
+            plan: crate::plan::Source::Common,
             log: |_| {},
             spawn,
         }
@@ -168,6 +170,8 @@ impl Endpoint {
             next_key: AtomicU64::new(1),
             board,
             map: Mutex::default(),
+            sent: Mutex::default(),
+            plan: Mutex::default(),
             owner,
             lingering: AtomicU64::new(0),
             process: std::process::id(),

@@ -21,6 +21,7 @@ pub mod handle;
 mod io;
 pub mod limits;
 mod path;
+pub mod plan;
 pub mod rails;
 pub mod reach;
 pub mod receiver;

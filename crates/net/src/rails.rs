@@ -168,7 +168,8 @@ impl<W: Cells> Board<W> {
     }
 
     fn measure(&self, dt: u64, others: &[u64; RAILS_MAX]) {
-        let best = (0..RAILS_MAX).map(|r| self.rate(r)).filter(|r| *r != RATE_UNKNOWN).max().unwrap_or(0);
+        // Of the measured ones: the rate that a NIC claims may be a guess.
+        let best = (0..RAILS_MAX).map(|r| self.measured(r)).max().unwrap_or(0);
         for (rail, others) in others.iter().enumerate() {
             let acked = (0..PROCESSES_MAX).fold(0u64, |sum, s| sum.wrapping_add(self.of(s, rail, 1).load(Relaxed)));
             let moved = acked.wrapping_sub(self.rail(rail, 1).swap(acked, Relaxed));
@@ -191,9 +192,14 @@ impl<W: Cells> Board<W> {
         self.own(rail, 0).load(Relaxed)
     }
 
+    /// The measured rate of a rail, bytes per second; 0 if it has not been measured.
+    pub fn measured(&self, rail: usize) -> u64 {
+        self.rail(rail, 0).load(Relaxed)
+    }
+
     fn rate(&self, rail: usize) -> u64 {
         let nominal = self.nominal.get(rail).copied().unwrap_or(0);
-        match self.rail(rail, 0).load(Relaxed) {
+        match self.measured(rail) {
             0 if nominal == 0 => RATE_UNKNOWN,
             0 => nominal,
             measured => measured,

@@ -6,6 +6,7 @@
 
 use crate::handle::RailAddress;
 use crate::limits::{PATHS_MAX, RAILS_MAX, RECORDS_MAX, RELAYS_MAX};
+use crate::plan::{HOSTS_MAX, Pair};
 use crate::sender::Micros;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -13,12 +14,14 @@ use wire::{Malformed, Reader, Writer};
 
 /// A record that is older belongs to a process that has ended; microseconds.
 pub const RECORD_US_MAX: Micros = 5_000_000;
-const MAGIC: &[u8; 8] = b"lnkwrel1";
+const MAGIC: &[u8; 8] = b"lnkwrel2";
 /// Largest record, bytes.
-pub const RECORD_BYTES_MAX: usize = 8 + 24 + 1 + RAILS_MAX * 24;
+pub const RECORD_BYTES_MAX: usize = 8 + 24 + 1 + RAILS_MAX * 28 + 1 + HOSTS_MAX * 12;
+/// A host whose newest record is older is not part of a plan; microseconds.
+pub const FRESH_US_MAX: Micros = 1_000_000;
 
 /// What a lending process tells of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
     /// The same on all processes of a host.
     pub host: u64,
@@ -28,15 +31,23 @@ pub struct Record {
     pub sequence: u64,
     /// Where the process listens, and per rail the work that its host has on it, microseconds.
     pub rails: Vec<(RailAddress, u32)>,
+    /// Measured rate of every rail, KiB per second; 0 if unknown.
+    pub rates: Vec<u32>,
+    /// What the process has lately sent to other hosts, KiB: at most [`HOSTS_MAX`] of them.
+    pub sent: Vec<(u64, u32)>,
 }
 
 impl Record {
     pub fn write(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.raw(MAGIC).u64(self.host).u64(self.process).u64(self.sequence).u8(self.rails.len().min(RAILS_MAX) as u8);
-        for (address, work) in self.rails.iter().take(RAILS_MAX) {
+        for (i, (address, work)) in self.rails.iter().enumerate().take(RAILS_MAX) {
             address.write(&mut w);
-            w.u32(*work);
+            w.u32(*work).u32(self.rates.get(i).copied().unwrap_or(0));
+        }
+        w.u8(self.sent.len().min(HOSTS_MAX) as u8);
+        for (host, sent) in self.sent.iter().take(HOSTS_MAX) {
+            w.u64(*host).u32(*sent);
         }
         w.0
     }
@@ -52,9 +63,18 @@ impl Record {
         if n == 0 || usize::from(n) > RAILS_MAX {
             return Err(Malformed("a record has no rail, or too many"));
         }
-        let rails = (0..n).map(|_| Ok((RailAddress::read(&mut r)?, r.u32()?))).collect::<Result<_, Malformed>>()?;
+        let (mut rails, mut rates) = (Vec::new(), Vec::new());
+        for _ in 0..n {
+            rails.push((RailAddress::read(&mut r)?, r.u32()?));
+            rates.push(r.u32()?);
+        }
+        let n = r.u8()?;
+        if usize::from(n) > HOSTS_MAX {
+            return Err(Malformed("a record has too many hosts"));
+        }
+        let sent = (0..n).map(|_| Ok((r.u64()?, r.u32()?))).collect::<Result<_, Malformed>>()?;
         r.end()?;
-        Ok(Record { host, process, sequence, rails })
+        Ok(Record { host, process, sequence, rails, rates, sent })
     }
 }
 
@@ -87,7 +107,43 @@ impl Way {
 #[derive(Debug, Default)]
 pub struct Map {
     records: BTreeMap<(u64, u64), (Record, Micros)>,
+    /// Grows whenever the ways may have changed.
+    version: u64,
 }
+
+/// The links and ways between all hosts.
+#[derive(Debug, Default, PartialEq)]
+pub struct Network {
+    /// Host and rail of every link.
+    links: Vec<(u64, usize)>,
+    /// Sender, receiver, and for every way the sender's rail.
+    ends: Vec<(u64, u64, Vec<usize>)>,
+    pairs: Vec<Pair>,
+    version: u64,
+}
+
+impl Network {
+    /// The parts of the bytes of `own` for every other host, by rail. O([`crate::plan::split`]).
+    pub fn shares(&self, own: u64, rates: &[f64]) -> HashMap<u64, [u32; RAILS_MAX]> {
+        let parts = crate::plan::split(rates, &self.pairs);
+        let rows = self.ends.iter().zip(parts).filter(|((from, _, _), _)| *from == own);
+        rows.map(|((_, to, rails), parts)| {
+            let mut of = [0; RAILS_MAX];
+            for (rail, n) in rails.iter().zip(parts) {
+                if let Some(of) = of.get_mut(*rail) {
+                    *of += n;
+                }
+            }
+            (*to, of)
+        })
+        .collect()
+    }
+}
+
+/// The smallest part of the busiest pair's bytes that every pair is taken to have: a pair that has sent nothing yet gets shares, too.
+const PAIR_MIN: f64 = 1e-3;
+/// With fewer bytes of all hosts there is nothing to plan, KiB.
+const SENT_KIB_MIN: f64 = 1024.0;
 
 fn linked(a: &RailAddress, b: &RailAddress) -> bool {
     a.ip != b.ip && a.shares_subnet(b.ip) && b.shares_subnet(a.ip)
@@ -105,6 +161,7 @@ impl Map {
         }
         let same = before.is_some_and(|(b, _)| b.rails.iter().map(|r| r.0).eq(record.rails.iter().map(|r| r.0)));
         self.records.insert(key, (record, now));
+        self.version += u64::from(!same);
         Some(!same)
     }
 
@@ -112,7 +169,9 @@ impl Map {
     pub fn expire(&mut self, now: Micros) -> bool {
         let before = self.records.len();
         self.records.retain(|_, (_, at)| now < *at + RECORD_US_MAX);
-        self.records.len() < before
+        let fewer = self.records.len() < before;
+        self.version += u64::from(fewer);
+        fewer
     }
 
     /// Work that a host has on a rail, microseconds: the most that any of its processes tells.
@@ -128,6 +187,46 @@ impl Map {
         all.into_iter().filter_map(|(h, list)| Some((h, *list.get(pick as usize % list.len().max(1))?))).collect()
     }
 
+    /// Every host with its newest record, this one's included; `None` if there are more than [`HOSTS_MAX`], or one has not spoken for [`FRESH_US_MAX`].
+    fn told<'a>(&'a self, own: &'a Record, now: Micros) -> Option<BTreeMap<u64, &'a Record>> {
+        let mut all = BTreeMap::from([(own.host, (own, now))]);
+        for (r, at) in self.records.values() {
+            let e = all.entry(r.host).or_insert((r, *at));
+            e.1 = e.1.max(*at);
+        }
+        let fresh = all.len() <= HOSTS_MAX && all.values().all(|(_, at)| now <= at + FRESH_US_MAX);
+        fresh.then(|| all.into_iter().map(|(h, (r, _))| (h, r)).collect())
+    }
+
+    /// What all hosts have told: brings `network` up to date, and returns the rates of its links, bytes per second. `None`: there is nothing to plan, or
+    /// not all hosts are known.
+    pub fn demands(&self, own: &Record, network: &mut Network, now: Micros) -> Option<Vec<f64>> {
+        let hosts = self.told(own, now)?;
+        if network.links.is_empty() || network.version != self.version {
+            *network = Network { version: self.version, ..links_and_ways(&hosts) };
+        }
+        let records = || self.records.values().map(|(r, _)| r).chain([own]);
+        let mut rates: Vec<f64> = Vec::new();
+        for (host, rail) in &network.links {
+            let of = records().filter(|r| r.host == *host).filter_map(|r| r.rates.get(*rail));
+            rates.push(f64::from(of.copied().max().unwrap_or(0)) * 1024.0);
+        }
+        // A rail that has not been measured is taken to be as good as the best.
+        let best = rates.iter().fold(0.0f64, |a, b| a.max(*b)).max(1.0);
+        rates.iter_mut().filter(|r| **r == 0.0).for_each(|r| *r = best);
+        let sent = |from: u64, to: u64| -> f64 {
+            let of = records().filter(|r| r.host == from).flat_map(|r| &r.sent).filter(|s| s.0 == to);
+            of.map(|s| f64::from(s.1)).sum()
+        };
+        for ((from, to, _), pair) in network.ends.iter().zip(&mut network.pairs) {
+            pair.bytes = sent(*from, *to);
+        }
+        let top = network.pairs.iter().fold(0.0f64, |a, p| a.max(p.bytes));
+        let sum: f64 = network.pairs.iter().map(|p| p.bytes).sum();
+        network.pairs.iter_mut().for_each(|p| p.bytes = p.bytes.max(top * PAIR_MIN));
+        (sum >= SENT_KIB_MIN).then_some(rates)
+    }
+
     /// The shortest way of every rail of this host to a peer: at most [`PATHS_MAX`], the shortest first. O(hosts² · rails²) per rail.
     pub fn ways(&self, from: (u64, &[RailAddress]), to: (u64, &[RailAddress]), pick: u64) -> Vec<Way> {
         let hosts = self.hosts(pick);
@@ -137,6 +236,32 @@ impl Map {
         all.truncate(PATHS_MAX);
         all
     }
+}
+
+/// The ways of every pair of hosts, the shortest first.
+fn links_and_ways(hosts: &BTreeMap<u64, &Record>) -> Network {
+    let mut network = Network::default();
+    let all: HashMap<u64, &Record> = hosts.iter().map(|(h, r)| (*h, *r)).collect();
+    let addresses = |r: &Record| r.rails.iter().map(|r| r.0).collect::<Vec<_>>();
+    for (from, own) in hosts {
+        network.links.extend((0..own.rails.len()).map(|rail| (*from, rail)));
+    }
+    for (from, own) in hosts {
+        for (to, peer) in hosts.iter().filter(|(h, _)| *h != from) {
+            let (own, peer) = (addresses(own), addresses(peer));
+            let locals = own.iter().enumerate();
+            let mut ways: Vec<Way> = locals.filter_map(|(i, a)| way(&all, *from, (i, a), (*to, &peer))).collect();
+            ways.sort_by_key(|w| (w.links(), w.local));
+            ways.truncate(PATHS_MAX);
+            let links = |w: &Way| {
+                let used = std::iter::once((*from, w.local)).chain(w.onward.iter().copied());
+                used.filter_map(|l| network.links.iter().position(|k| *k == l)).collect()
+            };
+            network.pairs.push(Pair { bytes: 0.0, ways: ways.iter().map(links).collect() });
+            network.ends.push((*from, *to, ways.iter().map(|w| w.local).collect()));
+        }
+    }
+    network
 }
 
 /// Breadth first over the lending hosts, from one local rail.
@@ -214,7 +339,10 @@ mod tests {
         let mut m = Map::default();
         for (h, rails) in hosts.iter().enumerate() {
             let rails = rails.iter().map(|r| (*r, 0)).collect();
-            assert_eq!(m.learn(Record { host: h as u64, process: 1, sequence: 1, rails }, 0), Some(true));
+            assert_eq!(
+                m.learn(Record { host: h as u64, process: 1, sequence: 1, rails, ..Record::default() }, 0),
+                Some(true)
+            );
         }
         m
     }
@@ -261,21 +389,30 @@ mod tests {
     fn records_are_kept_once_until_they_are_old_and_their_number_is_bounded() {
         let all = ring(3);
         let mut m = map(&all);
-        let again = |sequence| Record { host: 1, process: 1, sequence, rails: vec![(all[1][0], 9), (all[1][1], 4)] };
+        let again = |sequence| Record {
+            host: 1,
+            process: 1,
+            sequence,
+            rails: vec![(all[1][0], 9), (all[1][1], 4)],
+            ..Record::default()
+        };
         assert_eq!(m.learn(again(1), 5), None);
         assert_eq!((m.learn(again(2), 5), m.work(1, 0), m.work(1, 1)), (Some(false), 9, 4));
         assert!(m.expire(RECORD_US_MAX + 1) && m.records.len() == 1, "host 1 spoke later");
         for i in 0..2 * RECORDS_MAX as u64 {
-            m.learn(Record { host: 100 + i, process: 1, sequence: 1, rails: vec![(all[0][0], 0)] }, 6);
+            m.learn(
+                Record { host: 100 + i, process: 1, sequence: 1, rails: vec![(all[0][0], 0)], ..Record::default() },
+                6,
+            );
         }
         assert_eq!(m.records.len(), RECORDS_MAX);
     }
 
     proptest! {
         #[test]
-        fn a_record_survives_encoding(host: u64, process: u64, sequence: u64, works in proptest::collection::vec(any::<u32>(), 1..=16)) {
+        fn a_record_survives_encoding(host: u64, process: u64, sequence: u64, works in proptest::collection::vec(any::<u32>(), 1..=16), sent in proptest::collection::vec(any::<(u64, u32)>(), 0..=8)) {
             let address = RailAddress { ip: "10.0.0.1".parse().unwrap(), prefix: 30, port: 7 };
-            let r = Record { host, process, sequence, rails: works.iter().map(|w| (address, *w)).collect() };
+            let r = Record { host, process, sequence, rails: works.iter().map(|w| (address, *w)).collect(), rates: works, sent };
             let bytes = r.write();
             prop_assert!(bytes.len() <= RECORD_BYTES_MAX);
             prop_assert_eq!(Record::read(&bytes), Ok(r));

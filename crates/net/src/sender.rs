@@ -11,6 +11,8 @@
 //! A send takes the first announced slot with its tag; sends of one tag match in their order. A chunk goes to the path that would be done with it
 //! first: (unacknowledged bytes of this host on the path's rail + half a chunk) / rate of the rail. A path over relays adds a chunk and the work that
 //! waits on each of its other links. The home path is preferred by one chunk. A chunk is held by at most one path at a time.
+//!
+//! With shares ([`Sender::set_shares`]) only paths that are not ahead of their share are candidates.
 
 use crate::frame::{Bitmap, Chunk, Frame, Slot, chunk_count, chunk_size};
 use crate::limits::{
@@ -100,6 +102,15 @@ struct Waiting {
     size: u64,
 }
 
+/// The parts of the bytes that paths shall carry, while one of them is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shares {
+    /// Relative to each other.
+    pub of: [u32; PATHS_MAX],
+    /// Bytes that a path may be ahead of its share.
+    pub slack: u64,
+}
+
 /// See the module documentation.
 #[derive(Debug)]
 pub struct Sender {
@@ -119,6 +130,9 @@ pub struct Sender {
     /// Chunks that went out more than once.
     repeated: u64,
     turn: usize,
+    shares: Option<Shares>,
+    /// Bytes that each path has carried since the shares were set.
+    carried: [u64; PATHS_MAX],
 }
 
 impl Sender {
@@ -137,7 +151,25 @@ impl Sender {
             again: VecDeque::new(),
             repeated: 0,
             turn: 0,
+            shares: None,
+            carried: [0; PATHS_MAX],
         }
+    }
+
+    /// Sets the shares of the paths, and begins to count what they carry anew. `None`: the path that would be done first takes the next chunk.
+    pub fn set_shares(&mut self, shares: Option<Shares>) {
+        (self.shares, self.carried) = (shares, [0; PATHS_MAX]);
+    }
+
+    /// The paths that are not ahead of their shares; at least one. `None` without shares, and if no path with a share is up.
+    fn due(&self) -> Option<[bool; PATHS_MAX]> {
+        let shares = self.shares.as_ref()?;
+        let of = |i: usize| if self.is_up(i) { u128::from(shares.of.get(i).copied().unwrap_or(0)) } else { 0 };
+        let sum = (0..PATHS_MAX).map(of).sum::<u128>();
+        let carried = |i: usize| u128::from(self.carried.get(i).copied().unwrap_or(0));
+        let all = (0..PATHS_MAX).filter(|i| of(*i) > 0).map(carried).sum::<u128>();
+        let is_due = |i| of(i) > 0 && carried(i) * sum <= of(i) * all + u128::from(shares.slack) * sum;
+        (sum > 0).then(|| std::array::from_fn(is_due))
     }
 
     /// The path can carry chunks. `rail`: its first link on this host; `links`: links that it uses.
@@ -390,6 +422,9 @@ impl Sender {
         p.held.push_back(Held { chunk, bytes, at: now });
         p.held_bytes += u64::from(bytes);
         rails.take(p.rail, u64::from(bytes));
+        if let Some(c) = self.carried.get_mut(path) {
+            *c += u64::from(bytes);
+        }
         Some(order)
     }
 
@@ -408,8 +443,10 @@ impl Sender {
     /// The path that would be done first; `None` if that path cannot take a chunk now. A path that would be done later is no better than waiting.
     fn choose(&self, ready: &[bool; PATHS_MAX], rails: &impl Rails) -> Option<usize> {
         let chunk = u128::from(self.chunk);
+        let due = self.due();
         let mut best: Option<(u128, usize, bool)> = None;
-        for (i, (p, ready)) in self.paths.iter().zip(ready).enumerate().filter(|(_, (p, _))| p.up) {
+        let is_candidate = |i: usize, p: &Path| p.up && due.is_none_or(|d| d.get(i) == Some(&true));
+        for (i, (p, ready)) in self.paths.iter().zip(ready).enumerate().filter(|(i, (p, _))| is_candidate(*i, p)) {
             let rate = u128::from(rails.rate(p.rail).max(1));
             let backlog = u128::from(rails.backlog(p.rail));
             let window = (rate * u128::from(WINDOW_US) / 1_000_000)
@@ -418,6 +455,9 @@ impl Sender {
             let full = u128::from(p.held_bytes) + chunk > window.max(chunk) || p.held.len() >= 4096;
             let long = backlog > 8 * chunk && backlog * 1_000_000 > rate * u128::from(RAIL_WORK_US_MAX);
             let open = *ready && !full && !long;
+            if due.is_some() && !open {
+                continue;
+            }
             // In nanoseconds; a path that cannot take a chunk must move one first.
             let bytes = backlog + chunk / 2 + if open { 0 } else { chunk } + chunk * u128::from(p.links - 1);
             let home = if i == self.home { 0 } else { chunk };

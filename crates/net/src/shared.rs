@@ -418,6 +418,15 @@ pub(crate) struct Listening {
 /// See [`Listening::over`].
 pub(crate) const OVER_MAX: usize = 4096;
 
+/// The shares that connections follow.
+#[derive(Debug, Default)]
+pub(crate) struct CommonPlan {
+    /// Grows with every plan; 0 before the first.
+    pub number: u64,
+    /// By peer, the share of every rail; without an entry a connection chooses alone.
+    pub of: HashMap<u64, [u32; crate::limits::RAILS_MAX]>,
+}
+
 /// Everything that threads of the process share.
 #[derive(Debug)]
 pub(crate) struct Common {
@@ -434,6 +443,9 @@ pub(crate) struct Common {
     pub board: crate::share::Boards,
     /// Lending processes of other hosts.
     pub map: Mutex<crate::reach::Map>,
+    /// Bytes that the program has sent to each host since the last record.
+    pub sent: Mutex<HashMap<u64, u64>>,
+    pub plan: Mutex<CommonPlan>,
     /// Random number of the process.
     pub owner: u64,
     /// Closed connections whose last bytes are on their way.

@@ -170,6 +170,17 @@ fn a_wrong_token_connects_nothing() {
 }
 
 #[test]
+fn a_peer_that_cannot_be_reached_is_an_error_with_the_last_cause() {
+    let a = Endpoint::start(settings(1, "x")).unwrap();
+    let mut handle = {
+        let b = Endpoint::start(settings(1, "x")).unwrap();
+        b.listen(0).unwrap().1
+    };
+    let e = until(|| a.connect(0, &mut handle).err()).to_string();
+    assert!(e.contains("cannot be reached") && e.contains("rail 0 to 127.0.0.1:") && e.contains("refused"), "{e}");
+}
+
+#[test]
 fn closing_fails_what_is_open_on_the_other_side_and_loses_nothing_that_was_done() {
     for _ in 0..20 {
         let (a, b) = (Endpoint::start(settings(2, "")).unwrap(), Endpoint::start(settings(2, "")).unwrap());

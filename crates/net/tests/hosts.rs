@@ -1,47 +1,14 @@
 //! Two hosts of a box, each a process of its own: a host that vanishes is an error at the other one within the promised 30 s. Needs root.
 
-use net::{Buffer, Endpoint, Progress, Rail, Settings};
+mod common;
+
+use common::{Process, buffer, heard, hex, own_test, say, unhex, wait};
+use net::{Endpoint, Progress, Rail, Settings};
 use netns::NetBox;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const ROLE: &str = "LINKWISE_TEST_NET_ROLE";
 const RAILS: &str = "LINKWISE_TEST_NET_RAILS";
-/// Longer is a hang of the test.
-const TIME_MAX: Duration = Duration::from_secs(120);
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn unhex(text: &str) -> [u8; 128] {
-    std::array::from_fn(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
-}
-
-fn wait<T>(mut f: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(t) = f() {
-            return t;
-        }
-        assert!(begin.elapsed() < TIME_MAX, "it hangs");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn buffer(v: &mut [u8]) -> Buffer {
-    // SAFETY: the vectors live until their connection is closed.
-    #[allow(unsafe_code)]
-    unsafe {
-        Buffer::new(v.as_mut_ptr(), v.len())
-    }
-}
-
-fn say(line: &str) {
-    println!("\n{line}");
-    std::io::stdout().flush().unwrap();
-}
 
 /// Not a test of its own: a process on one host. It sends or receives until a request fails, and says after how many milliseconds that was.
 #[test]
@@ -54,10 +21,8 @@ fn role() {
     let e = Endpoint::start(settings).unwrap();
     let (listen, handle) = e.listen(0).unwrap();
     say(&format!("handle {}", hex(&handle)));
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).unwrap();
     let mut data = vec![1; 4_000_000];
-    let mut peer = unhex(&line);
+    let mut peer = unhex(&heard());
     let mut moved = Instant::now();
     let mut said = false;
     let mut on = |progress: Progress| {
@@ -87,46 +52,11 @@ fn role() {
     }
 }
 
-struct Process {
-    child: Child,
-    lines: std::sync::mpsc::Receiver<String>,
-}
-
-impl Process {
-    fn start(netbox: &NetBox, host: usize, role: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let rails: Vec<String> = (0..netbox.nics(host)).map(|r| netbox.address(host, r).to_string()).collect();
-        command.args(["--exact", "role", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, role).env(RAILS, rails.join(","));
-        let mut command = netbox.exec(host, command);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        let (to, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|l| to.send(l)));
-        Process { child, lines }
-    }
-
-    /// The rest of the next line that begins with `word`.
-    fn said(&self, word: &str) -> String {
-        let begin = Instant::now();
-        loop {
-            let line = self.lines.recv_timeout(TIME_MAX.saturating_sub(begin.elapsed())).unwrap();
-            if let Some(rest) = line.strip_prefix(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn hear(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(netbox: &NetBox, host: usize, role: &str) -> Process {
+    let rails: Vec<String> = (0..netbox.nics(host)).map(|r| netbox.address(host, r).to_string()).collect();
+    let mut command = own_test("role");
+    command.env(ROLE, role).env(RAILS, rails.join(","));
+    Process::start(netbox.exec(host, command))
 }
 
 #[test]
@@ -135,7 +65,7 @@ fn a_host_that_vanishes_is_an_error_within_thirty_seconds() {
     let Some(netbox) = netns::or_skip(name, NetBox::rails(4, 3, 200)) else { return };
     // Two pairs at the same time: once the sender's host vanishes, once the receiver's.
     let mut pairs = [(0, 1), (2, 3)].map(|(a, b)| {
-        let (mut s, mut r) = (Process::start(&netbox, a, "sends"), Process::start(&netbox, b, "receives"));
+        let (mut s, mut r) = (start(&netbox, a, "sends"), start(&netbox, b, "receives"));
         let (of_s, of_r) = (s.said("handle"), r.said("handle"));
         s.hear(&of_r);
         r.hear(&of_s);

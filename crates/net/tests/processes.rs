@@ -1,43 +1,19 @@
 //! Two processes: one is killed, the other gets an error within the bound.
 
-use net::{Buffer, Endpoint, Progress, Rail, Settings};
-use std::io::{BufRead, BufReader, Write};
+mod common;
+
+use common::{Process, buffer, heard, hex, own_test, say, unhex, wait};
+use net::{Endpoint, Progress, Rail, Settings};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "LINKWISE_TEST_NET_ROLE";
-/// The promise is 30 s; a busy machine gets more before the test calls it a hang.
-const TIME_MAX: Duration = Duration::from_secs(60);
 
 fn endpoint() -> Endpoint {
     let rail = |i| Rail { name: format!("r{i}"), ip: format!("127.0.0.{i}").parse().unwrap(), prefix: 8, rate: 0 };
     let mut s = Settings::new((1..=3).map(rail).collect());
     s.share = false;
     Endpoint::start(s).unwrap()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn wait<T>(mut f: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(t) = f() {
-            return t;
-        }
-        assert!(begin.elapsed() < TIME_MAX, "it hangs");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn buffer(v: &mut [u8]) -> Buffer {
-    // SAFETY: the vectors live until their connection is closed.
-    #[allow(unsafe_code)]
-    unsafe {
-        Buffer::new(v.as_mut_ptr(), v.len())
-    }
 }
 
 /// Not a test of its own: the process that is killed. It sends or receives for ever.
@@ -49,15 +25,8 @@ fn role() {
     }
     let e = endpoint();
     let (listen, handle) = e.listen(0).unwrap();
-    println!("\nhandle {}", hex(&handle));
-    std::io::stdout().flush().unwrap();
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).unwrap();
-    let mut peer: [u8; 128] = (0..128)
-        .map(|i| u8::from_str_radix(&line[2 * i..2 * i + 2], 16).unwrap())
-        .collect::<Vec<_>>()
-        .try_into()
-        .unwrap();
+    say(&format!("handle {}", hex(&handle)));
+    let mut peer = unhex(&heard());
     let mut data = vec![1; 50_000_000];
     if role == "sends" {
         let s = wait(|| e.connect(0, &mut peer).unwrap());
@@ -75,32 +44,22 @@ fn role() {
 
 /// Moves bytes with a child, kills it, and returns what the open request says.
 fn kill(role: &str) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "role", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let out = BufReader::new(child.stdout.take().unwrap());
-    let text = out.lines().map_while(Result::ok).find_map(|l| l.strip_prefix("handle ").map(str::to_owned)).unwrap();
-    let mut theirs: [u8; 128] = (0..128)
-        .map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
-        .collect::<Vec<_>>()
-        .try_into()
-        .unwrap();
+    let mut command = own_test("role");
+    command.env(ROLE, role);
+    let mut process = Process::start(command);
+    let mut theirs = unhex(&process.said("handle"));
     let e = endpoint();
     let (listen, ours) = e.listen(0).unwrap();
-    writeln!(child.stdin.as_mut().unwrap(), "{}", hex(&ours)).unwrap();
+    process.hear(&hex(&ours));
     let mut data = vec![0; 50_000_000];
     let failed = |p: Progress| match p {
         Progress::Pending => None,
         other => Some(other == Progress::Failed),
     };
-    let kill_in = |child: &mut std::process::Child| {
+    let kill_in = |process: &mut Process| {
         std::thread::sleep(Duration::from_millis(100));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
         Instant::now()
     };
     let mut killed = None;
@@ -108,14 +67,14 @@ fn kill(role: &str) {
         let s = wait(|| e.connect(0, &mut theirs).unwrap());
         while !{
             let r = wait(|| s.send(buffer(&mut data), 0).unwrap());
-            killed.get_or_insert_with(|| kill_in(&mut child));
+            killed.get_or_insert_with(|| kill_in(&mut process));
             wait(|| failed(s.request(r).unwrap().poll()))
         } {}
     } else {
         let r = wait(|| listen.accept());
         while !{
             let q = wait(|| r.receive(&[(buffer(&mut data), 0)]).unwrap());
-            killed.get_or_insert_with(|| kill_in(&mut child));
+            killed.get_or_insert_with(|| kill_in(&mut process));
             wait(|| failed(r.request(q).unwrap().poll()))
         } {}
     }
@@ -139,9 +98,8 @@ fn starve() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
     let e = endpoint();
     let _listen = e.listen(0).unwrap();
-    println!("\nready");
-    std::io::stdout().flush().unwrap();
-    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    say("ready");
+    heard();
     let ticks = || -> u64 {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let after = stat.rsplit(')').next().unwrap_or_default().to_owned();
@@ -151,7 +109,7 @@ fn starve() {
     let (before, begin) = (ticks(), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
     let share = (ticks() - before) as f64 / 100.0 / begin.elapsed().as_secs_f64();
-    println!("\nopens {opens} share {share:.2}");
+    say(&format!("opens {opens} share {share:.2}"));
 }
 
 /// Addresses at which a process listens.
@@ -175,24 +133,18 @@ fn addresses(process: u32) -> Vec<SocketAddr> {
 
 #[test]
 fn strangers_that_say_nothing_take_neither_the_programs_descriptors_nor_its_time() {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "role", "--nocapture", "--test-threads=1"])
-        .env(ROLE, "starves")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(out.any(|l| l == "ready"));
-    let listens = addresses(child.id());
+    let mut command = own_test("role");
+    command.env(ROLE, "starves");
+    let mut process = Process::start(command);
+    process.said("ready");
+    let listens = addresses(process.child.id());
     assert!(!listens.is_empty());
     let dial = |i: usize| TcpStream::connect_timeout(&listens[i % listens.len()], Duration::from_secs(1)).ok();
     let strangers: Vec<TcpStream> = (0..200).filter_map(dial).collect();
     assert!(strangers.len() > 100, "{} connections", strangers.len());
     std::thread::sleep(Duration::from_millis(300));
-    writeln!(child.stdin.as_mut().unwrap()).unwrap();
-    let said = out.find(|l| l.starts_with("opens")).unwrap();
-    child.wait().unwrap();
+    process.hear("");
+    let said = process.said("opens");
     let share: f64 = said.rsplit(' ').next().unwrap().parse().unwrap();
-    assert!(said.starts_with("opens true") && share < 0.5, "{said}");
+    assert!(said.starts_with("true") && share < 0.5, "{said}");
 }

@@ -1,51 +1,19 @@
 //! Hosts without a switch: any host reaches any other over the links that hosts between them lend, and goes on when a link dies. Needs root.
 
-use net::{Buffer, Endpoint, Progress, Rail, Settings};
+mod common;
+
+use common::{Process, buffer, hex, own_test, say, unhex, wait};
+use net::{Endpoint, Progress, Rail, Settings};
 use netns::NetBox;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 const RAILS: &str = "LINKWISE_TEST_NET_RAILS";
 const TOKEN: &str = "LINKWISE_TEST_NET_TOKEN";
-/// Longer is a hang of the test.
-const TIME_MAX: Duration = Duration::from_secs(60);
 const MESSAGE_BYTES: usize = 1_000_000;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn unhex(text: &str) -> [u8; 128] {
-    std::array::from_fn(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
-}
-
-fn wait<T>(mut f: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(t) = f() {
-            return t;
-        }
-        assert!(begin.elapsed() < TIME_MAX, "it hangs");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
-
-fn buffer(v: &mut [u8]) -> Buffer {
-    // SAFETY: the vectors live until their connection is closed.
-    #[allow(unsafe_code)]
-    unsafe {
-        Buffer::new(v.as_mut_ptr(), v.len())
-    }
-}
 
 fn pattern(i: usize) -> Vec<u8> {
     (0..MESSAGE_BYTES).map(|k| (k.wrapping_mul(37) ^ (k >> 9) ^ i) as u8).collect()
-}
-
-fn say(line: &str) {
-    println!("\n{line}");
-    std::io::stdout().flush().unwrap();
 }
 
 fn done(poll: impl Fn() -> Progress) {
@@ -106,57 +74,28 @@ fn host() {
 }
 
 struct Host {
-    child: Child,
-    lines: std::sync::mpsc::Receiver<String>,
+    process: Process,
     handle: String,
 }
 
 impl Host {
     fn start(netbox: &NetBox, host: usize, token: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
         let rails: Vec<String> = (0..netbox.nics(host)).map(|r| netbox.address(host, r).to_string()).collect();
-        command.args(["--exact", "host", "--nocapture", "--test-threads=1"]);
+        let mut command = own_test("host");
         command.env(RAILS, rails.join(",")).env(TOKEN, token);
-        let mut command = netbox.exec(host, command);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        let (to, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|l| to.send(l)));
-        let mut h = Host { child, lines, handle: String::new() };
-        h.handle = h.said("handle");
-        h
-    }
-
-    /// The rest of the next line that begins with `word`.
-    fn said(&self, word: &str) -> String {
-        let begin = Instant::now();
-        loop {
-            let line = self.lines.recv_timeout(TIME_MAX.saturating_sub(begin.elapsed())).unwrap();
-            if let Some(rest) = line.strip_prefix(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn hear(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let process = Process::start(netbox.exec(host, command));
+        let handle = process.said("handle");
+        Host { process, handle }
     }
 }
 
 /// Moves messages from one host to another, and checks every byte.
 fn moves(hosts: &mut [Host], from: usize, to: usize, messages: usize, during: impl FnOnce()) {
-    hosts[to].hear(&format!("receive {messages}"));
+    hosts[to].process.hear(&format!("receive {messages}"));
     let handle = hosts[to].handle.clone();
-    hosts[from].hear(&format!("send {handle} {messages}"));
+    hosts[from].process.hear(&format!("send {handle} {messages}"));
     during();
-    let (sent, got) = (hosts[from].said("send:"), hosts[to].said("receive:"));
+    let (sent, got) = (hosts[from].process.said("send:"), hosts[to].process.said("receive:"));
     println!("{from} to {to}: {sent}; {got}");
     assert!(got.starts_with("0 wrong"), "{from} to {to}: {got}");
 }
@@ -193,10 +132,10 @@ fn hosts_of_another_job_lend_nothing() {
     let name = "hosts_of_another_job_lend_nothing";
     let Some(netbox) = netns::or_skip(name, NetBox::ring(4, 200)) else { return };
     let mut hosts: Vec<Host> = (0..4).map(|h| Host::start(&netbox, h, if h == 1 { "other" } else { "t" })).collect();
-    let lent = |h: &Host| h.said("send:").split(", ").nth(2).unwrap().to_owned();
-    hosts[2].hear("receive 5");
+    let lent = |h: &Host| h.process.said("send:").split(", ").nth(2).unwrap().to_owned();
+    hosts[2].process.hear("receive 5");
     let handle = hosts[2].handle.clone();
-    hosts[0].hear(&format!("send {handle} 5"));
+    hosts[0].process.hear(&format!("send {handle} 5"));
     // Rail 0 of host 0 leads to host 1, rail 1 to host 3.
     assert!(lent(&hosts[0]).starts_with("bytes by rail 0 "), "host 1 has passed bytes on");
 }

@@ -85,6 +85,21 @@ pub fn variable(key: &str) -> String {
     format!("LINKWISE_{}", key.to_ascii_uppercase())
 }
 
+/// Letters to insert, delete or replace to make one word from the other: names the variable that a misspelt one means. O(a b).
+pub fn edits(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let left = row[j];
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = std::mem::replace(&mut row[j + 1], 0);
+            row[j + 1] = replaced.min(diagonal + 1).min(left + 1);
+        }
+    }
+    row[b.len()]
+}
+
 /// The value of a setting and its place: a variable, or file:line.
 pub type Setting = (String, String);
 

@@ -18,7 +18,6 @@
 
 pub mod bound;
 pub mod builtin;
-pub mod chunks;
 pub mod demand;
 #[cfg(feature = "exact")]
 pub mod exact;
@@ -26,14 +25,12 @@ pub mod model;
 pub mod network;
 mod pivot;
 pub mod plan;
-pub mod plan_cache;
 pub mod planner;
 mod planners;
 pub mod read;
 pub mod rules;
 mod sums;
 pub mod traffic;
-pub mod waves;
 
 pub use demand::{Demand, RANKS_MAX};
 pub use network::{Link, LinkKind, RoutingNetwork, RoutingNetworkError, RoutingOptions};

@@ -345,26 +345,6 @@ impl Planner {
         }
     }
 
-    /// Applies the shares of an earlier plan to another demand. Gives its congestion and the closed-form bound. O(ranks² + exceptions).
-    pub fn reuse_plan(
-        &mut self,
-        net: &RoutingNetwork,
-        demand: &Demand,
-        old: &RoutePlan,
-    ) -> Result<RoutePlan, PlanError> {
-        self.sum_demand(net, demand)?;
-        let (bound, evidence) = closed_form_bound(net, demand, &self.sums);
-        old.weights(net, &mut self.pivots.weights);
-        self.sums.loads(net, demand, old.rule, &self.pivots.weights, &mut self.loads);
-        add_exceptions(net, demand, old, &mut self.loads, &mut self.shares);
-        let mut plan = old.clone();
-        (plan.bottleneck, plan.congestion_s) = busiest_link(net, &self.loads);
-        (plan.lower_bound_s, plan.evidence) = (bound.min(plan.congestion_s), evidence);
-        plan.completion_s =
-            plan.congestion_s + self.settings.costs.split_overhead_s(net, &MessageStats::of(net, demand));
-        Ok(plan)
-    }
-
     /// The plan of a static rule with the closed-form bound. O(ranks²).
     pub fn plan_rule(&mut self, net: &RoutingNetwork, demand: &Demand, rule: Rule) -> Result<RoutePlan, PlanError> {
         self.sum_demand(net, demand)?;

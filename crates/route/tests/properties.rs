@@ -6,7 +6,7 @@ mod common;
 use common::{assert_bytes_are_conserved, cases, network};
 use proptest::prelude::*;
 use route::traffic::TrafficShape;
-use route::{Demand, LinkKind, Planner, PlannerSettings, RoutePlan, RoutingNetwork, Rule, chunks, waves};
+use route::{Demand, Planner, PlannerSettings, RoutePlan, RoutingNetwork, Rule};
 
 /// Congestion of whole bytes, seconds.
 fn congestion(net: &RoutingNetwork, demand: &Demand, plan: &RoutePlan) -> f64 {
@@ -72,73 +72,6 @@ proptest! {
         used.plan(&other_net, &other).unwrap();
         let again = used.plan(&net, &demand).unwrap();
         prop_assert_eq!(again, Planner::default().plan(&net, &demand).unwrap());
-    }
-
-    #[test]
-    fn sender_relay_and_receiver_derive_the_same_chunks((net, demand) in cases(ALL), chunk in 1u64..3_000_000) {
-        let plan = Planner::default().plan(&net, &demand).unwrap();
-        let chunk = chunk.max(demand.total() / 4_000); // keeps the test small
-        let ranks = demand.ranks();
-        let mut sent = Vec::new();
-        let mut received = Vec::new();
-        for r in 0..ranks {
-            sent.extend(chunks::sent_by(&net, &plan, &demand, r, chunk));
-            received.extend(chunks::received_by(&net, &plan, &demand, r, chunk));
-            // A relay forwards exactly the chunks that senders send through it.
-            let mut through: Vec<_> = (0..ranks).flat_map(|s| chunks::sent_by(&net, &plan, &demand, s, chunk)).collect();
-            if ranks > 8 && r > 2 {
-                continue;
-            }
-            through.retain(|c| chunks::forwarders(&net, c.src, c.dst, c.path).contains(&r));
-            prop_assert_eq!(through, chunks::forwarded_by(&net, &plan, &demand, r, chunk));
-        }
-        sent.sort_unstable();
-        received.sort_unstable();
-        prop_assert_eq!(&sent, &received);
-        // The chunks of a message hold each byte once.
-        for (i, j, bytes) in demand.pairs() {
-            let mut own: Vec<_> = chunks::message_chunks(&net, &plan, i, j, bytes, chunk).collect();
-            own.sort_unstable_by_key(|c| c.offset);
-            let end = own.iter().try_fold(0, |at, c| (c.offset == at && c.bytes <= chunk).then_some(at + c.bytes));
-            prop_assert_eq!(end, Some(bytes));
-        }
-    }
-
-    #[test]
-    fn waves_send_each_byte_once_and_no_host_has_two_peers(seed in any::<u32>(), shape in prop::sample::select(TrafficShape::SKEWED.to_vec())) {
-        let net = network("rails4x8", &[]);
-        let demand = shape.demand(32, 100_000_000, u64::from(seed));
-        let plan = Planner::default().plan(&net, &demand).unwrap();
-        let order = waves::schedule_waves(&net, &demand, &plan);
-        for w in &order.waves {
-            for side in [|p: &(u16, u16, u64, u64)| p.0, |p: &(u16, u16, u64, u64)| p.1] {
-                let mut hosts: Vec<u16> = w.peers.iter().map(side).collect();
-                hosts.sort_unstable();
-                prop_assert!(hosts.windows(2).all(|h| h[0] != h[1]), "a host has two peers at once");
-            }
-        }
-        for f in plan.flows(&net, &demand).step_by(7) {
-            let (a, b) = (net.host(f.src), net.host(f.dst));
-            if a != b {
-                let parts = order.waves.iter().map(|w| order.byte_range(w, a, b, f.bytes)).filter(|p| !p.is_empty());
-                let end = parts.fold(0, |at, p| { assert_eq!(p.start, at); p.end });
-                prop_assert_eq!(end, f.bytes);
-            }
-        }
-        // All waves together take the time that the busiest host needs for its peers one after the other.
-        let pair = |a: usize, b: usize| order.pair_s(a, b);
-        let busiest = (0..4).map(|h| {
-            let (out, back): (f64, f64) = ((0..4).map(|o| pair(h, o)).sum(), (0..4).map(|o| pair(o, h)).sum());
-            out.max(back)
-        });
-        let busiest = busiest.fold(0.0, f64::max);
-        prop_assert!((order.duration_s() / busiest - 1.0).abs() < 1e-5, "{} and {busiest}", order.duration_s());
-        // If every pair of hosts uses all rails evenly, that is the load of the busiest NIC.
-        let stripe = Planner::default().plan_rule(&net, &demand, Rule::Stripe).unwrap();
-        let order = waves::schedule_waves(&net, &demand, &stripe);
-        let nic = stripe.link_bytes(&net, &demand).iter().zip(&net.links).filter(|(_, l)| matches!(l.kind, LinkKind::NicSend | LinkKind::NicReceive))
-            .map(|(&b, l)| b as f64 / (l.capacity_gb_per_s * 1e9)).fold(0.0, f64::max);
-        prop_assert!(order.duration_s() / nic < 1.001, "{} and {nic}", order.duration_s());
     }
 }
 

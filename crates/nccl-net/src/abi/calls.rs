@@ -233,29 +233,19 @@ fn send(comm: *mut c_void, data: *mut c_void, size: usize, tag: c_int, out: *mut
     })
 }
 
-pub unsafe extern "C" fn send_v8(
+/// `S`: an int in v8, `size_t` from v9 on.
+pub unsafe extern "C" fn send_v8<S: TryInto<usize>>(
     comm: *mut c_void,
     data: *mut c_void,
-    size: c_int,
+    size: S,
     tag: c_int,
     _: *mut c_void,
     out: *mut *mut c_void,
 ) -> Status {
-    match usize::try_from(size) {
+    match size.try_into() {
         Ok(size) => send(comm, data, size, tag, out),
         Err(_) => ARGUMENT,
     }
-}
-
-pub unsafe extern "C" fn send_v9(
-    comm: *mut c_void,
-    data: *mut c_void,
-    size: usize,
-    tag: c_int,
-    _: *mut c_void,
-    out: *mut *mut c_void,
-) -> Status {
-    send(comm, data, size, tag, out)
 }
 
 pub unsafe extern "C" fn send_v10(
@@ -310,24 +300,12 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
     })
 }
 
-pub unsafe extern "C" fn receive_v8(
+/// `S`: as in [`send_v8`].
+pub unsafe extern "C" fn receive_v8<S: Copy + TryInto<usize>>(
     comm: *mut c_void,
     n: c_int,
     data: *const *mut c_void,
-    sizes: *const c_int,
-    tags: *const c_int,
-    _: *const *mut c_void,
-    out: *mut *mut c_void,
-) -> Status {
-    // SAFETY: NCCL's lists have `n` members.
-    unsafe { receive(comm, n, data, sizes, tags, out) }
-}
-
-pub unsafe extern "C" fn receive_v9(
-    comm: *mut c_void,
-    n: c_int,
-    data: *const *mut c_void,
-    sizes: *const usize,
+    sizes: *const S,
     tags: *const c_int,
     _: *const *mut c_void,
     out: *mut *mut c_void,

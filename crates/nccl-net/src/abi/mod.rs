@@ -7,6 +7,7 @@ pub mod calls;
 pub mod library;
 pub mod properties;
 pub mod tables;
+pub mod wrap;
 
 use plugin_base::Log;
 use plugin_base::border::INTERNAL;

@@ -57,13 +57,14 @@ pub struct PropertiesV8 {
     port: Port,
 }
 
+/// `N`: NICs of a virtual device.
 #[repr(C)]
 #[derive(Debug)]
-pub struct PropertiesV9 {
+pub struct PropertiesV9<const N: usize> {
     head: Head,
     force_flush: c_int,
     port: Port,
-    parts: Virtual<4>,
+    parts: Virtual<N>,
     p2p_bytes_max: usize,
     coll_bytes_max: usize,
 }
@@ -71,19 +72,14 @@ pub struct PropertiesV9 {
 #[repr(C)]
 #[derive(Debug)]
 pub struct PropertiesV11 {
-    base: PropertiesV9,
+    base: PropertiesV9<4>,
     multi_request_max: c_int,
 }
 
 #[repr(C)]
 #[derive(Debug)]
 pub struct PropertiesV12 {
-    head: Head,
-    force_flush: c_int,
-    port: Port,
-    parts: Virtual<8>,
-    p2p_bytes_max: usize,
-    coll_bytes_max: usize,
+    base: PropertiesV9<8>,
     multi_request_max: c_int,
     rail: i16,
     plane: i16,
@@ -92,10 +88,10 @@ pub struct PropertiesV12 {
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(PropertiesV8, port) == 32 && size_of::<PropertiesV8>() == 64);
-    assert!(offset_of!(PropertiesV9, port) == 36 && offset_of!(PropertiesV9, parts) == 64);
-    assert!(offset_of!(PropertiesV9, p2p_bytes_max) == 88 && size_of::<PropertiesV9>() == 104);
+    assert!(offset_of!(PropertiesV9<4>, port) == 36 && offset_of!(PropertiesV9<4>, parts) == 64);
+    assert!(offset_of!(PropertiesV9<4>, p2p_bytes_max) == 88 && size_of::<PropertiesV9<4>>() == 104);
     assert!(offset_of!(PropertiesV11, multi_request_max) == 104 && size_of::<PropertiesV11>() == 112);
-    assert!(offset_of!(PropertiesV12, p2p_bytes_max) == 104 && offset_of!(PropertiesV12, rail) == 124);
+    assert!(offset_of!(PropertiesV9<8>, p2p_bytes_max) == 104 && offset_of!(PropertiesV12, rail) == 124);
     assert!(size_of::<PropertiesV12>() == 128);
 };
 
@@ -149,7 +145,7 @@ fn parts<const N: usize>(device: usize) -> Virtual<N> {
     Virtual { count: 1, devices }
 }
 
-fn properties_of_v9(d: usize) -> Option<PropertiesV9> {
+fn properties_of_v9<const N: usize>(d: usize) -> Option<PropertiesV9<N>> {
     Some(PropertiesV9 {
         head: head(d)?,
         force_flush: 0,
@@ -157,20 +153,6 @@ fn properties_of_v9(d: usize) -> Option<PropertiesV9> {
         parts: parts(d),
         p2p_bytes_max: TRANSFER_BYTES_MAX,
         coll_bytes_max: TRANSFER_BYTES_MAX,
-    })
-}
-
-fn properties_of_v12(d: usize) -> Option<PropertiesV12> {
-    Some(PropertiesV12 {
-        head: head(d)?,
-        force_flush: 0,
-        port: port(d)?,
-        parts: parts(d),
-        p2p_bytes_max: TRANSFER_BYTES_MAX,
-        coll_bytes_max: TRANSFER_BYTES_MAX,
-        multi_request_max: 1,
-        rail: i16::try_from(d).unwrap_or(UNDEFINED),
-        plane: UNDEFINED,
     })
 }
 
@@ -189,7 +171,7 @@ pub unsafe extern "C" fn properties_v8(device: c_int, to: *mut PropertiesV8) -> 
     properties(device, to, |d| Some(PropertiesV8 { head: head(d)?, port: port(d)? }))
 }
 
-pub unsafe extern "C" fn properties_v9(device: c_int, to: *mut PropertiesV9) -> Status {
+pub unsafe extern "C" fn properties_v9(device: c_int, to: *mut PropertiesV9<4>) -> Status {
     properties(device, to, properties_of_v9)
 }
 
@@ -198,5 +180,8 @@ pub unsafe extern "C" fn properties_v11(device: c_int, to: *mut PropertiesV11) -
 }
 
 pub unsafe extern "C" fn properties_v12(device: c_int, to: *mut PropertiesV12) -> Status {
-    properties(device, to, properties_of_v12)
+    properties(device, to, |d| {
+        let rail = i16::try_from(d).unwrap_or(UNDEFINED);
+        Some(PropertiesV12 { base: properties_of_v9(d)?, multi_request_max: 1, rail, plane: UNDEFINED })
+    })
 }

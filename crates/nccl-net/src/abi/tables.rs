@@ -11,7 +11,8 @@
 use super::calls::*;
 use super::properties::*;
 use super::{Logger, Name, Status};
-use std::ffi::{c_int, c_void};
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_int, c_void};
 
 const NAME: Name = Name::new(c"linkwise");
 
@@ -124,8 +125,8 @@ macro_rules! table {
 }
 
 type V8 = Table<Init8, PropertiesV8, Listen8, Connect8, Send<c_int>, Receive<c_int>, ()>;
-type V9 = Table<Init8, PropertiesV9, Listen8, Connect8, Send<usize>, Receive<usize>, Absent>;
-type V10 = Table<Init10, PropertiesV9, Listen8, Connect10, Send10, Receive10, Absent>;
+type V9 = Table<Init8, PropertiesV9<4>, Listen8, Connect8, Send<usize>, Receive<usize>, Absent>;
+type V10 = Table<Init10, PropertiesV9<4>, Listen8, Connect10, Send10, Receive10, Absent>;
 type V11 = Table<Init11, PropertiesV11, Listen11, Connect11, Send10, Receive10, Tail11>;
 type V12 = Table<Init11, PropertiesV12, Listen11, Connect11, Send10, Receive10, Tail11>;
 const _: () = {
@@ -135,15 +136,47 @@ const _: () = {
 
 const TAIL_11: Tail11 = Tail11 { virtual_device: None, finalize, set_net_attr };
 
+/// A table that [`super::wrap`] may replace while the library is loaded, and nothing writes afterwards.
+#[repr(transparent)]
+#[derive(Debug)]
+struct Shown<T>(UnsafeCell<T>);
+// SAFETY: written only before any other thread can know of it.
+unsafe impl<T> Sync for Shown<T> {}
+
+impl<T> Shown<T> {
+    const fn new(table: T) -> Self {
+        Shown(UnsafeCell::new(table))
+    }
+
+    fn words(&self) -> (*mut usize, usize) {
+        (self.0.get().cast(), size_of::<T>() / size_of::<usize>())
+    }
+}
+
 #[unsafe(no_mangle)]
-static ncclNetPlugin_v8: V8 = table!(init_v8, properties_v8, listen_v8, connect_v8, send_v8, receive_v8, ());
+static ncclNetPlugin_v8: Shown<V8> =
+    Shown::new(table!(init_v8, properties_v8, listen_v8, connect_v8, send_v8, receive_v8, ()));
 #[unsafe(no_mangle)]
-static ncclNetPlugin_v9: V9 = table!(init_v8, properties_v9, listen_v8, connect_v8, send_v9, receive_v9, None);
+static ncclNetPlugin_v9: Shown<V9> =
+    Shown::new(table!(init_v8, properties_v9, listen_v8, connect_v8, send_v8, receive_v8, None));
 #[unsafe(no_mangle)]
-static ncclNetPlugin_v10: V10 = table!(init_v10, properties_v9, listen_v8, connect_v10, send_v10, receive_v10, None);
+static ncclNetPlugin_v10: Shown<V10> =
+    Shown::new(table!(init_v10, properties_v9, listen_v8, connect_v10, send_v10, receive_v10, None));
 #[unsafe(no_mangle)]
-static ncclNetPlugin_v11: V11 =
-    table!(init_v11, properties_v11, listen_v11, connect_v11, send_v10, receive_v10, TAIL_11);
+static ncclNetPlugin_v11: Shown<V11> =
+    Shown::new(table!(init_v11, properties_v11, listen_v11, connect_v11, send_v10, receive_v10, TAIL_11));
 #[unsafe(no_mangle)]
-static ncclNetPlugin_v12: V12 =
-    table!(init_v11, properties_v12, listen_v11, connect_v11, send_v10, receive_v10, TAIL_11);
+static ncclNetPlugin_v12: Shown<V12> =
+    Shown::new(table!(init_v11, properties_v12, listen_v11, connect_v11, send_v10, receive_v10, TAIL_11));
+
+/// Name, address and number of words of every table.
+pub(super) fn all() -> [(&'static CStr, *mut usize, usize); 5] {
+    let tables = [
+        (c"ncclNetPlugin_v8", ncclNetPlugin_v8.words()),
+        (c"ncclNetPlugin_v9", ncclNetPlugin_v9.words()),
+        (c"ncclNetPlugin_v10", ncclNetPlugin_v10.words()),
+        (c"ncclNetPlugin_v11", ncclNetPlugin_v11.words()),
+        (c"ncclNetPlugin_v12", ncclNetPlugin_v12.words()),
+    ];
+    tables.map(|(name, (at, words))| (name, at, words))
+}

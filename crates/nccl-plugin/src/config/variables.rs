@@ -1,5 +1,6 @@
 //! The names of the plugin's settings and variables. A variable `LINKWISE_...` that is not known is an error: it is probably a misspelt setting.
 
+use plugin_base::settings::edits;
 use plugin_base::{ConfigError, Keys};
 use std::ffi::OsString;
 
@@ -85,21 +86,6 @@ pub fn unknown(names: impl Iterator<Item = OsString>) -> Option<ConfigError> {
     let nearest =
         own_variables().filter(|own| !own.starts_with("LINKWISE_TEST")).min_by_key(|own| edits(own, &name))?;
     Some(ConfigError::new(name, format!("no such variable; the nearest one is {nearest}")))
-}
-
-/// Letters to insert, delete or replace to make one word from the other. O(a b).
-fn edits(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.bytes().enumerate() {
-            let left = row[j];
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = std::mem::replace(&mut row[j + 1], 0);
-            row[j + 1] = replaced.min(diagonal + 1).min(left + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

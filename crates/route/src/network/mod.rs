@@ -389,15 +389,6 @@ impl RoutingNetwork {
         }
         weights
     }
-    /// Seconds per byte of a rail between two hosts, of the slower of the two NICs.
-    pub fn rail_inverse(&self, a: usize, b: usize, slot: usize) -> f64 {
-        let nic = |leg: &Leg, kind: LinkKind| {
-            let own = leg.links().iter().filter(|&&l| self.links[l as usize].kind == kind);
-            own.map(|&l| self.inverse[l as usize]).fold(0.0, f64::max)
-        };
-        let (i, j) = (self.first[a] as usize, self.first[b] as usize);
-        nic(self.out_leg(i, slot), LinkKind::NicSend).max(nic(self.in_leg(j, slot), LinkKind::NicReceive))
-    }
     #[inline]
     pub(crate) fn weights_between(&self, a: usize, b: usize) -> &[f64] {
         let at = (a * self.host_count() + b) * self.slots;
