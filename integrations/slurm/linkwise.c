@@ -39,6 +39,7 @@
 const char plugin_name[] = "linkwise: exact GPUs by measured bandwidth";
 const char plugin_type[] = "burst_buffer/linkwise";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+const char linkwise_built_for[] = "linkwise-built-for-slurm=" SLURM_VERSION_STRING;	/* `linkwise slurm check` looks for it */
 
 enum { ASKS_MAX = 1024, OUT_B = 1 << 22, ANSWER_KEPT_MS = 60000, PAUSE_MAX_MS = 300000 };
 enum state { EMPTY, QUEUED, SENT, ANSWERED };
@@ -409,7 +410,7 @@ static bool obey(char *line)
 {
 	slurmctld_lock_t lk = { .conf = READ_LOCK, .job = WRITE_LOCK, .node = WRITE_LOCK, .part = READ_LOCK, .fed = READ_LOCK, SHIM_LOCKS_MORE };
 	struct message m = message_of(line);
-	const char *why = m.note;
+	const char *why = m.verb == TAKE ? "the job is not pending" : m.note;
 	if (m.verb == RUBBISH || m.verb == BEAT)
 		return m.verb == BEAT;
 	lock_slurmctld(lk);
@@ -425,8 +426,6 @@ static bool obey(char *line)
 	pthread_mutex_unlock(&mu);
 	if (j && IS_JOB_PENDING(j) && !IS_JOB_COMPLETING(j) && j->priority && m.verb == TAKE && !(why = start_on(j, &mine, m.picks)))
 		comment(j, m.note);
-	else if (!why)
-		why = "the job is not pending";
 	if (known) {
 		pthread_mutex_lock(&mu);
 		snprintf(a->why, sizeof(a->why), "%s", why ? why : "");
