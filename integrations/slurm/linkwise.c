@@ -43,7 +43,7 @@ const char linkwise_built_for[] = "linkwise-built-for-slurm=" SLURM_VERSION_STRI
 
 enum { ASKS_MAX = 1024, OUT_B = 1 << 22, ANSWER_KEPT_MS = 60000, PAUSE_MAX_MS = 300000 };
 enum state { EMPTY, QUEUED, SENT, ANSWERED };
-typedef struct { enum state state; uint32_t job, seq; int64_t at_ms; uint64_t print; bitstr_t *allowed; part_record_t *part; char why[96]; } ask_t;
+typedef struct { enum state state; uint32_t job, seq; int64_t at_ms; uint64_t print; bitstr_t *allowed; char *part, why[96]; } ask_t;
 typedef struct { gres_node_state_t *ns; bitstr_t *want, *hide; int node; } pick_t;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -150,17 +150,24 @@ static int ordinary(job_record_t *j, const char *why)
 	return 1;
 }
 
-static void drop(ask_t *a) { FREE_NULL_BITMAP(a->allowed); a->state = EMPTY; }
+static void drop(ask_t *a)
+{
+	FREE_NULL_BITMAP(a->allowed);
+	xfree(a->part);
+	a->state = EMPTY;
+}
 
+/* The job's question, else a place for one, else NULL. */
 static ask_t *find(uint32_t job)
 {
-	ask_t *empty = NULL;
+	ask_t *place = NULL;
 	for (ask_t *a = asks; a < asks + ASKS_MAX; a++) {
 		if (a->state && a->job == job)
 			return a;
-		empty = a->state || empty ? empty : a;
+		if (!a->state || (!place && a->state == ANSWERED))
+			place = a;
 	}
-	return empty;
+	return place;
 }
 
 /* Slurm is about to choose nodes for this job, with its locks held. 1: go on. 0: not yet. */
@@ -188,13 +195,14 @@ extern int bb_p_job_test_stage_in(job_record_t *j, bool test_only)
 		rc = ordinary(j, conn < 0 ? "no agent" : "agent was silent");
 	else if (!a)
 		rc = ordinary(j, "too many questions");
-	else if (a->state == ANSWERED ? a->print == print && a->part == j->part_ptr : a->state && now - a->at_ms >= silence_ms)
+	else if (a->job == j->job_id && (a->state == ANSWERED ? a->print == print && !xstrcmp(a->part, j->part_ptr->name) :
+							       a->state && now - a->at_ms >= silence_ms))
 		rc = ordinary(j, a->why);
 	else if (a->state == QUEUED || a->state == SENT)
 		rc = 0;
 	else {
-		FREE_NULL_BITMAP(a->allowed);
-		*a = (ask_t) { .state = QUEUED, .job = j->job_id, .seq = ++seq_last, .at_ms = now, .print = print, .part = j->part_ptr, .allowed = nodes,
+		drop(a);
+		*a = (ask_t) { .state = QUEUED, .job = j->job_id, .seq = ++seq_last, .at_ms = now, .print = print, .part = xstrdup(j->part_ptr->name), .allowed = nodes,
 			       .why = "no answer in time" };
 		nodes = NULL;
 		n_asked++;
@@ -236,8 +244,9 @@ static const char *start_on(job_record_t *j, ask_t *a, char *text)
 	const char *why = NULL;
 	int n = 0, found, rc, k;
 	bitstr_t *nodes = bit_alloc(node_record_count);
-	if (!g)
-		why = "the request changed";
+	part_record_t *part = find_part_record(a->part), *before = j->part_ptr;
+	if (!g || !part || bit_size(a->allowed) != node_record_count)
+		why = "the request or the cluster changed";
 	while (!why && (found = next_pick(&text, name, gpus))) {
 		node_record_t *node = found > 0 && n < NODES_MAX ? find_node_record(name) : NULL;
 		gres_node_state_t *ns = node ? gpus_in(node->gres_list) : NULL;
@@ -266,12 +275,11 @@ static const char *start_on(job_record_t *j, ask_t *a, char *text)
 		why = "a required node is missing";
 	if (!why) {
 		job_details_t user = *d;
-		part_record_t *part = j->part_ptr;
 		d->req_nodes = bitmap2node_name(nodes);
 		d->req_node_bitmap = bit_copy(nodes);
 		d->min_nodes = d->max_nodes = n;
 		d->num_tasks = MAX(d->num_tasks, n);
-		j->part_ptr = a->part;
+		j->part_ptr = part;
 		starting = true;
 		for (k = 0; k < n; k++)
 			mark(&p[k], 1);
@@ -294,7 +302,7 @@ static const char *start_on(job_record_t *j, ask_t *a, char *text)
 		d->min_nodes = user.min_nodes, d->max_nodes = user.max_nodes;
 		last_job_update = time(NULL);
 		if (rc) {
-			d->num_tasks = user.num_tasks, j->part_ptr = part;
+			d->num_tasks = user.num_tasks, j->part_ptr = before;
 			why = slurm_strerror(rc);
 		} else {
 			got = gpus_in(j->gres_list_alloc);
@@ -388,12 +396,12 @@ static void send_questions(void)
 			continue;
 		job_record_t *j = find_job_record(a->job);
 		gres_job_state_t *g = j && IS_JOB_PENDING(j) ? request_of(j) : NULL;
-		if (!g) {
+		if (!g || bit_size(a->allowed) != node_record_count) {
 			drop(a);
 			continue;
 		}
 		job_details_t *d = j->details;
-		put("ask %u %u part=%s gpus=%llu job=%llu node=%llu task=%llu tasks=%u tasks_per_node=%u nodes=%u-%u set=%d must=%s free=", a->job, a->seq, a->part->name,
+		put("ask %u %u part=%s gpus=%llu job=%llu node=%llu task=%llu tasks=%u tasks_per_node=%u nodes=%u-%u set=%d must=%s free=", a->job, a->seq, a->part,
 		    (unsigned long long) gpus_asked(j, g), (unsigned long long) g->gres_per_job, (unsigned long long) g->gres_per_node,
 		    (unsigned long long) g->gres_per_task, d->num_tasks == NO_VAL ? 0 : d->num_tasks, d->ntasks_per_node == NO_VAL16 ? 0 : d->ntasks_per_node,
 		    d->min_nodes, d->max_nodes, (j->bit_flags & JOB_NTASKS_SET) != 0, d->req_nodes ? d->req_nodes : "");
@@ -422,6 +430,7 @@ static bool obey(char *line)
 		failures = 0;
 		mine = *a;
 		a->allowed = NULL, a->state = ANSWERED;
+		mine.part = xstrdup(a->part);
 	}
 	pthread_mutex_unlock(&mu);
 	if (j && IS_JOB_PENDING(j) && !IS_JOB_COMPLETING(j) && j->priority && m.verb == TAKE && !(why = start_on(j, &mine, m.picks)))
@@ -436,6 +445,7 @@ static bool obey(char *line)
 			drop(a);
 		pthread_mutex_unlock(&mu);
 		FREE_NULL_BITMAP(mine.allowed);
+		xfree(mine.part);
 	}
 	unlock_slurmctld(lk);
 	n_taken += m.verb == TAKE && known && !why, n_refused += m.verb == TAKE && known && why;
