@@ -310,6 +310,12 @@ impl Agent {
         self.child.wait().unwrap();
     }
 
+    /// What the agent wrote about one job.
+    fn about(log: &str, job: u32) -> String {
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        text.lines().filter(|l| l.starts_with(&format!("job {job}"))).collect::<Vec<_>>().join("\n")
+    }
+
     /// The orders that Slurm followed.
     fn orders(log: &str) -> BTreeMap<u32, Gpus> {
         let (mut last, mut taken) = (BTreeMap::new(), BTreeMap::new());
@@ -421,6 +427,9 @@ fn forty_jobs(lab: &Lab, log: &str) {
             exact += 1;
         }
     }
+    for job in jobs.iter().filter(|j| !orders.contains_key(j)) {
+        println!("not on a choice: {} {}", lab.field(*job, "AdminComment"), Agent::about(log, *job));
+    }
     println!("{} of 40 jobs ran on linkwise's choice, {exact} of them seen in Slurm's books", orders.len());
     assert!(orders.len() >= 30 && exact >= 20, "{} orders, {exact} seen in the books", orders.len());
 }
@@ -457,7 +466,7 @@ fn obedience(lab: &Lab, log: &str) {
     assert_eq!(lab.field(again, "ReqNodeList"), "(null)");
     lab.client("scontrol", &["update", &format!("jobid={again}"), "StartTime=now"]);
     let six = ended(again);
-    assert_eq!(six, Agent::orders(log)[&again]);
+    assert_eq!(Some(&six), Agent::orders(log).get(&again), "{}\n{}", Agent::about(log, again), lab.log());
 }
 
 fn running_jobs_keep_their_gpus_over_a_restart(lab: &mut Lab, log: &str) {

@@ -163,14 +163,16 @@ fn requests(
         let pods = vec![ask.per_task as u64; ask.tasks];
         return vec![PlaceRequest { pods, ..with(constraints) }];
     }
-    let fewest = ask.nodes_min.max(must.len());
+    let fewest = ask.nodes_min.max(must.len()).max(1);
     let mut all = Vec::new();
     if fewest == hosts_max || fewest > 1 {
-        // Slurm wants exactly or at least so many nodes: equal counts on so many, else any split over at most so many.
+        // Equal counts on so many nodes, else counts so small that no fewer nodes hold the job.
         if let Some(per_host) = even(fewest) {
             all.push(with(ConstraintsIn { per_host: Some(per_host), ..constraints.clone() }));
         }
-        all.push(with(ConstraintsIn { uneven: Some(true), ..constraints.clone() }));
+        let most = ask.gpus.div_ceil(fewest) as u64;
+        let most = constraints.gpus_per_host_max.map_or(most, |m| m.min(most));
+        all.push(with(ConstraintsIn { uneven: Some(true), gpus_per_host_max: Some(most), ..constraints.clone() }));
     }
     all.push(with(constraints));
     all
