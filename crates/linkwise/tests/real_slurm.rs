@@ -459,8 +459,9 @@ fn obedience(lab: &Lab, log: &str) {
     let array = lab.submit("0.5", &["--gpus=3", "--array=0-3"]);
     lab.until("the array has ended", || lab.client("squeue", &["-h"]).is_empty());
     assert_eq!(lab.field(array, "ReqNodeList"), "(null)");
-    let again = lab.submit("1", &["--gpus=6"]);
-    lab.until("it runs", || lab.state(again) == "RUNNING");
+    let again = lab.submit("2", &["--gpus=6"]);
+    // A job that is put back while it is being launched fails in Slurm itself.
+    lab.until("it runs", || lab.inside(again).values().map(BTreeSet::len).sum::<usize>() == 6);
     lab.client("scontrol", &["requeue", &again.to_string()]);
     lab.until("it is put back", || lab.field(again, "Restarts") == "1" && lab.state(again) == "PENDING");
     assert_eq!(lab.field(again, "ReqNodeList"), "(null)");
