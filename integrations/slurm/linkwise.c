@@ -191,13 +191,13 @@ extern int bb_p_job_test_stage_in(job_record_t *j, bool test_only)
 	ask_t *a = find(j->job_id);
 	if (count < gpus_asked(j, g))
 		;	/* Slurm itself says what is missing, and plans the start */
+	else if (a && a->job == j->job_id && (a->state == ANSWERED ? a->print == print && !xstrcmp(a->part, j->part_ptr->name) :
+								   a->state && now - a->at_ms >= silence_ms))
+		rc = ordinary(j, a->why);
 	else if (conn < 0 || now < paused_until_ms)
 		rc = ordinary(j, conn < 0 ? "no agent" : "agent was silent");
 	else if (!a)
 		rc = ordinary(j, "too many questions");
-	else if (a->job == j->job_id && (a->state == ANSWERED ? a->print == print && !xstrcmp(a->part, j->part_ptr->name) :
-							       a->state && now - a->at_ms >= silence_ms))
-		rc = ordinary(j, a->why);
 	else if (a->state == QUEUED || a->state == SENT)
 		rc = 0;
 	else {
