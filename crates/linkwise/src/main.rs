@@ -68,6 +68,9 @@ enum Command {
     Plugin(cmd::plugin::Plugin),
     /// Answer over HTTP: decisions, allocations, readings, metrics and a page
     Serve(Box<cmd::serve::Args>),
+    /// Give Slurm's jobs exact GPUs: the agent of the controller's plugin, and its checks
+    #[command(subcommand)]
+    Slurm(cmd::slurm::Commands),
     /// Make, list and revoke the tokens of a server's clients
     #[command(subcommand)]
     Token(cmd::token::Commands),
@@ -160,6 +163,7 @@ fn main() -> ExitCode {
         Command::Watch(a) => cmd::watch::run(a),
         Command::Plugin(a) => cmd::plugin::run(a),
         Command::Serve(a) => cmd::serve::run(*a),
+        Command::Slurm(a) => cmd::slurm::run(a),
         Command::Token(a) => cmd::token::run(a),
         Command::Completion { shell } => {
             let mut script = Vec::new();

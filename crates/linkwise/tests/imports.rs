@@ -23,6 +23,7 @@ fn linkwise_imports_only_what_its_border_allows() {
             "report",
             "route",
             "server",
+            "slurm",
             "stats",
             "store",
             "topology",

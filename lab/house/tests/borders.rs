@@ -51,7 +51,7 @@ fn arrows_go_down_only() {
         &["place", "diagnose", "autotune", "job", "net"],
         &["papers"],
         &["engine"],
-        &["nccl-plugin", "nccl-net", "server"],
+        &["nccl-plugin", "nccl-net", "server", "slurm"],
         &["linkwise"],
     ];
     let floor = |name: &str| FLOORS.iter().position(|f| f.contains(&name));

@@ -15,6 +15,7 @@ pub mod readings;
 pub mod route;
 pub mod run;
 pub mod serve;
+pub mod slurm;
 pub mod token;
 pub mod topology;
 pub mod tune;

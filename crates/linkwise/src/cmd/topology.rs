@@ -70,7 +70,7 @@ pub fn run(args: Topology) -> Result<(), Failure> {
 }
 
 /// Writes to a file or to standard output.
-fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
+pub fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
     match output {
         None => console::print(text),
         Some(path) => files::write_atomic(path, text)?,

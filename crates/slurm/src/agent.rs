@@ -1,0 +1,139 @@
+//! One connection to the plugin.
+
+use crate::books;
+use crate::choose::{Verdict, choose};
+use crate::message::{self, Ask, FromPlugin, LINE_BYTES_MAX};
+use engine::{Engine, JobIn};
+use std::io::{BufRead, Read, Write};
+use std::time::{Duration, Instant};
+use topology::Allocation;
+
+/// The running jobs are read again after this time, and after every job that started.
+const JOBS_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Gives the text of `scontrol show job -d -o`.
+pub type Running<'a> = dyn FnMut() -> Result<String, String> + 'a;
+
+/// The reason why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The plugin closed the connection.
+    #[error("the plugin closed the connection; the controller has stopped, or another agent has connected")]
+    Closed,
+    /// The connection broke.
+    #[error("the connection to the plugin broke: {0}")]
+    Broken(#[from] std::io::Error),
+    /// The plugin wrote a line that it does not write.
+    #[error(transparent)]
+    Rubbish(#[from] message::Rubbish),
+    /// A line is too long.
+    #[error("the plugin sent a line of more than {LINE_BYTES_MAX} bytes")]
+    TooLong,
+}
+
+/// Answers the plugin's questions.
+pub struct Agent<'a> {
+    engine: &'a Engine,
+    running: &'a mut Running<'a>,
+    jobs: Vec<JobIn>,
+    read_at: Option<Instant>,
+}
+
+impl<'a> Agent<'a> {
+    /// An agent that decides with `engine` and reads the running jobs with `running`. A failure of `running` is told and means: no
+    /// running jobs are known; the free GPUs come with every question.
+    pub fn new(engine: &'a Engine, running: &'a mut Running<'a>) -> Agent<'a> {
+        Agent { engine, running, jobs: Vec::new(), read_at: None }
+    }
+
+    /// Answers until the connection ends. `tell` gets a line for every event; `now_unix_s` is the clock of the engine's records.
+    pub fn serve(
+        &mut self,
+        input: impl Read,
+        mut output: impl Write,
+        now_unix_s: &dyn Fn() -> f64,
+        tell: &mut dyn FnMut(&str),
+    ) -> Ended {
+        let mut input = std::io::BufReader::new(input);
+        loop {
+            let mut line = Vec::new();
+            match (&mut input).take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line) {
+                Ok(0) => return Ended::Closed,
+                Ok(_) if line.last() != Some(&b'\n') && line.len() > LINE_BYTES_MAX => return Ended::TooLong,
+                Ok(_) if line.last() != Some(&b'\n') => return Ended::Closed,
+                Ok(_) => {}
+                Err(e) => return Ended::Broken(e),
+            }
+            let text = String::from_utf8_lossy(&line);
+            match message::read(text.trim_end_matches('\n')) {
+                Ok(FromPlugin::Ask(ask)) => {
+                    let verdict = self.answer(&ask, now_unix_s(), tell);
+                    let line = message::write(&ask, &verdict.answer, &verdict.note);
+                    tell(&format!("job {}, {} GPUs: {}", ask.job, ask.gpus, line.trim_end()));
+                    if let Err(e) = output.write_all(line.as_bytes()).and_then(|()| output.flush()) {
+                        return Ended::Broken(e);
+                    }
+                }
+                Ok(FromPlugin::Hello { slurm, silence_ms }) => {
+                    tell(&format!("connected to Slurm {slurm}, which waits {silence_ms} ms for an answer"));
+                }
+                Ok(FromPlugin::Took { job }) => {
+                    self.read_at = None;
+                    tell(&format!("job {job} runs on these GPUs"));
+                }
+                Ok(FromPlugin::Refused { job, why }) => tell(&format!("job {job}: Slurm refused these GPUs: {why}")),
+                Err(e) => return Ended::Rubbish(e),
+            }
+        }
+    }
+
+    fn answer(&mut self, ask: &Ask, now_unix_s: f64, tell: &mut dyn FnMut(&str)) -> Verdict {
+        if self.read_at.is_none_or(|t| t.elapsed() > JOBS_AGE_MAX) {
+            match (self.running)() {
+                Ok(text) => self.jobs = running(self.engine, &text),
+                Err(e) => {
+                    self.jobs.clear();
+                    tell(&format!("no running jobs are known: {e}"));
+                }
+            }
+            self.read_at = Some(Instant::now());
+        }
+        // A job that the books still hold, and whose GPUs the question offers, has ended.
+        let free = crate::choose::Nodes::new(self.engine.cluster()).free(ask);
+        let names: std::collections::HashSet<String> = self.engine.cluster().gpu_names(&free).into_iter().collect();
+        let jobs: Vec<JobIn> =
+            self.jobs.iter().filter(|j| j.gpus.iter().all(|g| !names.contains(g))).cloned().collect();
+        let suspected = suspected(self.engine).unwrap_or_else(|e| {
+            tell(&format!("the state cannot be read: {e}"));
+            Allocation::default()
+        });
+        choose(self.engine, ask, &jobs, &suspected, now_unix_s)
+    }
+}
+
+/// The running jobs of the books, as neighbours. O(GPUs).
+pub fn running(engine: &Engine, text: &str) -> Vec<JobIn> {
+    let cluster = engine.cluster();
+    let job = |j: books::Job| {
+        let gpus = books::held(cluster, &j).filter(|_| j.state.starts_with("RUNNING"))?;
+        Some(JobIn { id: j.id.to_string(), gpus: cluster.gpu_names(&gpus), demand_gb_per_s: None, duty: None })
+    };
+    books::jobs(text).into_iter().filter_map(job).collect()
+}
+
+/// The GPUs that are probably slow by the state, and those of probably slow hosts: no job gets them. Other suspected components are avoided by the engine where a choice
+/// without them is expected to be faster. Empty without a state.
+pub fn suspected(engine: &Engine) -> Result<Allocation, engine::EngineError> {
+    const PROBABLE: f64 = 0.5;
+    if !engine.has_state() {
+        return Ok(Allocation::default());
+    }
+    let cluster = engine.cluster();
+    let gpus = |s: &engine::SuspectAnswer| {
+        let name = s.component.strip_prefix("GPU ").or_else(|| s.component.strip_prefix("host "))?;
+        cluster.parse_gpus([name]).ok()
+    };
+    let status = engine.status()?;
+    let parts = status.suspects.iter().filter(|s| s.probability >= PROBABLE).filter_map(gpus);
+    Ok(Allocation::new(parts.flat_map(|a| a.parts().to_vec())))
+}

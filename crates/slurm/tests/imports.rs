@@ -1,0 +1,6 @@
+//! The border of this crate.
+
+#[test]
+fn slurm_imports_only_what_its_border_allows() {
+    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["engine", "topology"]);
+}
