@@ -9,8 +9,9 @@ use store::state::{Commit, Committed, NewJob, StateError};
 use store::{By, ClusterStateStore, Once, Query, ReadingStore, State, Store};
 use topology::{Allocation, Cluster, GpuId};
 
-mod common;
-use common::postgres::{Server, shared, skip};
+#[path = "common/postgres.rs"]
+mod postgres;
+use postgres::{Server, shared, skip};
 
 fn cluster(hosts: usize) -> Cluster {
     let mut c = topology::catalog::cluster("h100").unwrap();

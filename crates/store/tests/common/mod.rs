@@ -1,6 +1,6 @@
 //! Both back ends for every test of behaviour.
 
-#[allow(dead_code)] // each test uses a part
+#[allow(dead_code)] // the tests of several servers use the rest
 pub mod postgres;
 
 use std::cell::RefCell;
@@ -37,7 +37,7 @@ impl Places {
     }
 
     /// True for databases.
-    #[allow(dead_code)]
+    #[allow(dead_code)] // one test asks
     pub fn is_postgres(&self) -> bool {
         self.server.is_some()
     }
@@ -66,5 +66,4 @@ macro_rules! on_both {
         }
     };
 }
-#[allow(unused_imports)]
 pub(crate) use on_both;
