@@ -378,7 +378,7 @@ fn open_postgres(place: &Path, path: &Path, create: bool) -> Result<Db, StoreErr
             link.migrate(&[]).map_err(fail("migrate"))?;
         }
     }
-    Ok(Db::Postgres(link))
+    Ok(Db::Postgres(Box::new(link)))
 }
 
 /// The differences between the recorded hosts and those of the cluster; `None` if there are none.

@@ -264,14 +264,19 @@ fn processes_killed_at_random_moments_leave_a_state_that_holds_every_acknowledge
     let kills = if at.is_postgres() { 15 } else { 60 };
     let path = at.at("s.state");
     let c = cluster(8);
-    drop(State::init(&path, &c, 0.0).unwrap());
+    let watch = State::init(&path, &c, 0.0).unwrap();
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
     let mut acknowledged = 0;
     for kill in 0..kills {
         // Two at a time, so that one is often killed while the other waits for its lock or uses its log.
+        let seen = watch.last_event().unwrap();
         let mut pair = [worker(&path, "churn"), worker(&path, "churn")];
-        let longest_us = if at.is_postgres() { 0x7_ffff } else { 0xffff };
-        std::thread::sleep(Duration::from_micros(next(&mut random) & longest_us));
+        // A kill meets workers that are at work, however long they took to start.
+        let start = std::time::Instant::now();
+        while watch.last_event().unwrap() < seen + 5 && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(next(&mut random) & 0x7fff));
         pair.iter_mut().for_each(|w| w.kill().unwrap());
         let mut have = BTreeMap::new();
         let mut going = BTreeSet::new();

@@ -329,7 +329,7 @@ pub(crate) enum Db {
     /// A file.
     Sqlite(rusqlite::Connection),
     /// A connection to PostgreSQL.
-    Postgres(postgres::Link),
+    Postgres(Box<postgres::Link>),
 }
 
 impl Db {

@@ -302,7 +302,8 @@ pub(crate) fn shown(url: &str) -> String {
 
 /// The settings of a connection. A password that the URL lacks is taken from `PGPASSWORD`.
 fn config(url: &str) -> Result<Config, String> {
-    let mut c: Config = url.parse().map_err(|e| format!("{e}; write postgres://USER@HOST:PORT/DATABASE"))?;
+    let mut c: Config =
+        url.parse().map_err(|e| format!("{}; write postgres://USER@HOST:PORT/DATABASE", with_cause(&e)))?;
     if c.get_dbname().is_none() {
         return Err("the URL names no database; write postgres://USER@HOST:PORT/DATABASE".into());
     }
@@ -345,11 +346,14 @@ fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|a| a.is_loopback())
 }
 
+fn with_cause(e: &postgres::Error) -> String {
+    std::error::Error::source(e).map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
+}
+
 /// Maps an error: a broken connection, a lock that was held for too long, or the server's own sentence with a remedy.
 fn sql_error(e: &postgres::Error) -> SqlError {
-    use std::error::Error;
     let Some(db) = e.as_db_error() else {
-        let why = e.source().map_or_else(|| e.to_string(), |s| format!("{e}: {s}"));
+        let why = with_cause(e);
         // Without an answer of the server the connection is gone or was never made, except for values that do not fit.
         let of_values =
             ["error serializing", "error deserializing", "invalid column"].iter().any(|t| why.starts_with(t));
@@ -410,7 +414,7 @@ mod tests {
         for (url, expected) in [
             ("postgres://u:secret@h:5433/d", "postgres://u@h:5433/d"),
             ("postgres://u:secret@/d?host=/run/x&port=77", "postgres://u@/d?host=/run/x&port=77"),
-            ("postgres://a,b/d?password=secret", "postgres://a,b/d"),
+            ("postgres://a,b/d?password=secret", "postgres://a:5432,b:5432/d"),
             ("postgres://secret:no url", "postgres://..."),
         ] {
             assert_eq!(shown(url), expected);

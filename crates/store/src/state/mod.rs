@@ -96,7 +96,7 @@ impl State {
             if link.migrate(&meta).map_err(fail)? {
                 return State::open(place);
             }
-            Db::Postgres(link)
+            Db::Postgres(Box::new(link))
         } else {
             let mut conn = connect(path, true)?;
             if version(&conn, path)?.is_none() {
@@ -297,7 +297,7 @@ fn open_postgres(place: &Path, path: &Path) -> Result<Db, StateError> {
         }
         Some(_) => {}
     }
-    Ok(Db::Postgres(link))
+    Ok(Db::Postgres(Box::new(link)))
 }
 
 /// Opens a state file, and migrates an older schema.

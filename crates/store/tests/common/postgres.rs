@@ -170,6 +170,7 @@ fn guarded(folder: &Path, bin: &Path) -> Child {
         .stdout(log.try_clone().expect("the log"))
         .stderr(log)
         .current_dir(folder)
+        .process_group(0) // an interrupt of the test reaches it as the end of the pipe
         .spawn()
         .expect("sh runs")
 }
