@@ -153,7 +153,8 @@ impl EngineError {
         match self {
             EngineError::Refused(e) if e.is_malformed() => ErrorKind::Malformed,
             EngineError::Refused(_) | EngineError::Fit(_) => ErrorKind::Impossible,
-            EngineError::State(StateError::Busy(_)) | EngineError::Store(StoreError::Busy(_)) => ErrorKind::Busy,
+            EngineError::State(e) if e.is_transient() => ErrorKind::Busy,
+            EngineError::Store(e) if e.is_transient() => ErrorKind::Busy,
             EngineError::State(StateError::Io { .. } | StateError::Damaged { .. })
             | EngineError::Store(StoreError::Io { .. } | StoreError::Damaged { .. }) => ErrorKind::Broken,
             EngineError::State(e) if e.is_refusal() => ErrorKind::Impossible,
@@ -247,6 +248,8 @@ fn state_code(e: &StateError) -> &'static str {
         StateError::ClusterChanged(_) => "cluster_changed",
         StateError::HostsHeld { .. } => "hosts_held",
         StateError::Busy(_) => "busy",
+        StateError::Unreachable { .. } => "unreachable",
+        StateError::OutcomeUnknown { .. } => "outcome_unknown",
         StateError::Io { .. } => "io",
         StateError::Invalid(_) => "bad_request",
         StateError::UnknownJob { .. } => "unknown_job",
@@ -269,6 +272,8 @@ fn store_code(e: &StoreError) -> &'static str {
         StoreError::Newer { .. } => "newer_schema",
         StoreError::OtherCluster { .. } => "other_cluster",
         StoreError::Busy(_) => "busy",
+        StoreError::Unreachable { .. } => "unreachable",
+        StoreError::OutcomeUnknown { .. } => "outcome_unknown",
         StoreError::Invalid(_) => "bad_reading",
         StoreError::UnknownReading { .. } => "unknown_reading",
         StoreError::Withdrawn { .. } => "reading_withdrawn",

@@ -12,9 +12,7 @@ pub trait OrFailure<T> {
 
 impl<T> OrFailure<T> for Result<T, StateError> {
     fn or_failure(self) -> Result<T, Failure> {
-        self.map_err(|e| {
-            if e.is_refusal() || matches!(e, StateError::Busy(_)) { Failure::impossible(e) } else { Failure::input(e) }
-        })
+        self.map_err(|e| if e.is_refusal() || e.is_transient() { Failure::impossible(e) } else { Failure::input(e) })
     }
 }
 
@@ -24,9 +22,9 @@ impl<T> OrFailure<T> for Result<T, StoreError> {
     }
 }
 
-/// A locked store is no bad input: the same command succeeds later.
+/// A store that is locked or cannot be reached is no bad input: the same command succeeds later.
 pub fn of_store(e: StoreError) -> Failure {
-    if matches!(e, StoreError::Busy(_)) { Failure::impossible(e) } else { Failure::input(e) }
+    if e.is_transient() { Failure::impossible(e) } else { Failure::input(e) }
 }
 
 impl<T> OrFailure<T> for Result<T, EngineError> {

@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+#[allow(dead_code)] // the tests of the store use the rest
+#[path = "../../store/tests/common/postgres.rs"]
+mod postgres;
+
 /// Number of kills; `LINKWISE_KILLS=100` for the long check.
 const KILLS: usize = 10;
 const CLIENTS: u64 = 6;
@@ -28,10 +32,14 @@ impl Drop for Served {
     }
 }
 
-/// Starts the server on a free port and waits for the line that says where it listens.
 fn serve(folder: &Path, more: &[&str]) -> Served {
+    serve_state(folder, "s.db", more)
+}
+
+/// Starts the server on a free port and waits for the line that says where it listens.
+fn serve_state(folder: &Path, state: &str, more: &[&str]) -> Served {
     let mut child = Command::new(env!("CARGO_BIN_EXE_linkwise"))
-        .args(["serve", "--cluster", "h100", "--state", "s.db", "--listen", "127.0.0.1:0", "--format", "json"])
+        .args(["serve", "--cluster", "h100", "--state", state, "--listen", "127.0.0.1:0", "--format", "json"])
         .args(more)
         .current_dir(folder)
         .stdout(Stdio::piped())
@@ -84,7 +92,7 @@ fn gpus(v: &Value) -> BTreeSet<String> {
 
 /// Allocates and releases until it is told to stop. Every request is repeated under its key until it is answered; some are repeated
 /// after their answer, and the second answer must be the first.
-fn client(number: u64, at: &RwLock<SocketAddr>, answers: &AtomicUsize, stop: &AtomicBool) -> (Vec<Held>, usize) {
+fn client(number: u64, at: &RwLock<Vec<SocketAddr>>, answers: &AtomicUsize, stop: &AtomicBool) -> (Vec<Held>, usize) {
     let agent = agent();
     let (mut history, mut open, mut tries): (Vec<Held>, Vec<usize>, usize) = (Vec::new(), Vec::new(), 0);
     let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -97,7 +105,8 @@ fn client(number: u64, at: &RwLock<SocketAddr>, answers: &AtomicUsize, stop: &At
     let mut answered = |method: &str, path: &str, key: &str, body: &str| -> (u16, Value) {
         loop {
             tries += 1;
-            let now = *at.read().unwrap();
+            let servers = at.read().unwrap().clone();
+            let now = servers[tries % servers.len()]; // the next try goes to the next server
             match ask(&agent, now, method, path, key, body) {
                 Some((status, v)) if status < 500 && status != 429 => {
                     answers.fetch_add(1, Ordering::Relaxed);
@@ -138,10 +147,23 @@ fn client(number: u64, at: &RwLock<SocketAddr>, answers: &AtomicUsize, stop: &At
 
 #[test]
 fn kills_under_load_give_no_gpu_twice_and_lose_and_invent_no_job() {
-    let kills = std::env::var("LINKWISE_KILLS").ok().map_or(KILLS, |k| k.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
-    let mut served = serve(dir.path(), &[]);
-    let at = Arc::new(RwLock::new(served.at));
+    kills_under_load(dir.path(), &["s.db"]);
+    store::State::open(&dir.path().join("s.db")).unwrap().check().unwrap();
+}
+
+#[test]
+fn of_two_servers_with_one_state_any_answers_and_one_that_is_killed_loses_nothing() {
+    let Some(database) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    let (dir, url) = (tempfile::tempdir().unwrap(), database.database());
+    kills_under_load(dir.path(), &[&url, &url]);
+}
+
+/// Kills servers, each with one of the states, under clients that allocate and release, and compares what the clients know with the state.
+fn kills_under_load(dir: &Path, states: &[&str]) {
+    let kills = std::env::var("LINKWISE_KILLS").ok().map_or(KILLS, |k| k.parse().unwrap());
+    let mut served: Vec<Served> = states.iter().map(|s| serve_state(dir, s, &[])).collect();
+    let at = Arc::new(RwLock::new(served.iter().map(|s| s.at).collect::<Vec<_>>()));
     let stop = Arc::new(AtomicBool::new(false));
     let answers = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (1..=CLIENTS)
@@ -158,10 +180,11 @@ fn kills_under_load_give_no_gpu_twice_and_lose_and_invent_no_job() {
             std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(Duration::from_millis(kill as u64 * 7 % 23));
-        served.child.kill().unwrap(); // SIGKILL
-        served.child.wait().unwrap();
-        served = serve(dir.path(), &[]);
-        *at.write().unwrap() = served.at;
+        let n = kill % states.len();
+        served[n].child.kill().unwrap(); // SIGKILL
+        served[n].child.wait().unwrap();
+        served[n] = serve_state(dir, states[n], &[]);
+        at.write().unwrap()[n] = served[n].at;
     }
     stop.store(true, Ordering::Relaxed);
     let results: Vec<(Vec<Held>, usize)> = clients.into_iter().map(|c| c.join().expect("a client")).collect();
@@ -182,12 +205,10 @@ fn kills_under_load_give_no_gpu_twice_and_lose_and_invent_no_job() {
     // Every request was driven to its answer, so the clients know the whole state.
     let known: BTreeMap<String, BTreeSet<String>> =
         history.into_iter().filter(|h| h.until.is_none()).map(|h| (h.job, h.gpus)).collect();
-    let (_, v) = ask(&agent(), served.at, "GET", "/v1/allocations", "x", "").unwrap();
+    let (_, v) = ask(&agent(), served[0].at, "GET", "/v1/allocations", "x", "").unwrap();
     let jobs = v["jobs"].as_array().unwrap();
     let now = jobs.iter().map(|j| (j["id"].as_str().unwrap().to_owned(), gpus(&j["gpus"]))).collect();
     assert_eq!(known, now, "the clients' jobs (left) and the server's");
-    drop(served);
-    store::State::open(&dir.path().join("s.db")).unwrap().check().unwrap();
 }
 
 #[test]

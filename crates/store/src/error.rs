@@ -1,5 +1,6 @@
 //! [`StoreError`]: the errors of a store, one sentence each.
 
+use crate::db::SqlError;
 use std::path::PathBuf;
 
 /// The reason for a failed operation of the store.
@@ -76,6 +77,22 @@ pub enum StoreError {
     /// An idempotency key was used for another request.
     #[error("the idempotency key `{0}` was used for another request; give every request a different key")]
     KeyReused(String),
+    /// The server of the database cannot be reached; nothing was changed.
+    #[error("the store {} cannot be reached: {why}; nothing was changed, so the request can be sent again", .path.display())]
+    Unreachable {
+        /// The database.
+        path: PathBuf,
+        /// What the system or the server says.
+        why: String,
+    },
+    /// The connection broke during the commit: the change happened or not.
+    #[error("the connection to the store {} broke at the end of the change ({why}), which happened or not; send the same request again under its idempotency key, or look", .path.display())]
+    OutcomeUnknown {
+        /// The database.
+        path: PathBuf,
+        /// What the system or the server says.
+        why: String,
+    },
     /// An error of SQLite or of the file system.
     #[error("cannot {doing} the store {}: {why}", .path.display())]
     Io {
@@ -103,23 +120,36 @@ impl StoreError {
         }
     }
 
-    /// Maps an error of SQLite to a store error.
-    pub(crate) fn of(doing: &'static str, path: &std::path::Path, e: &rusqlite::Error) -> Self {
+    /// Maps an error of the database to a store error.
+    pub(crate) fn of(doing: &'static str, path: &std::path::Path, e: &SqlError) -> Self {
         use rusqlite::ErrorCode as C;
         let path = path.to_path_buf();
-        match e.sqlite_error_code() {
-            Some(C::NotADatabase) => StoreError::NotAStore { path, why: "it is not a SQLite database".into() },
-            Some(C::DatabaseCorrupt) => StoreError::Damaged { path, why: e.to_string() },
-            Some(C::DatabaseBusy | C::DatabaseLocked) => StoreError::Busy(path),
-            _ => StoreError::Io { doing, path, why: why(e) },
+        let why = e.to_string();
+        match (e, sqlite_code(e)) {
+            (SqlError::Lost(_), _) => StoreError::Unreachable { path, why },
+            (SqlError::Unknown(_), _) => StoreError::OutcomeUnknown { path, why },
+            (_, Some(C::NotADatabase)) => StoreError::NotAStore { path, why: "it is not a SQLite database".into() },
+            (_, Some(C::DatabaseCorrupt)) => StoreError::Damaged { path, why },
+            (SqlError::Busy, _) | (_, Some(C::DatabaseBusy | C::DatabaseLocked)) => StoreError::Busy(path),
+            _ => StoreError::Io { doing, path, why: why_of(e) },
         }
+    }
+
+    /// True if another process or the network is the reason, and the same request may succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, StoreError::Busy(_) | StoreError::Unreachable { .. } | StoreError::OutcomeUnknown { .. })
     }
 }
 
-/// The message of SQLite, and a remedy if one is known.
-pub(crate) fn why(e: &rusqlite::Error) -> String {
+/// SQLite's code of an error.
+pub(crate) fn sqlite_code(e: &SqlError) -> Option<rusqlite::ErrorCode> {
+    if let SqlError::Sqlite(e) = e { e.sqlite_error_code() } else { None }
+}
+
+/// The message of the database, and a remedy if one is known.
+pub(crate) fn why_of(e: &SqlError) -> String {
     use rusqlite::ErrorCode as C;
-    let remedy = match e.sqlite_error_code() {
+    let remedy = match sqlite_code(e) {
         Some(C::DiskFull) => "; make room on the disk",
         Some(C::ReadOnly | C::CannotOpen | C::PermissionDenied) => {
             "; the file and its folder must be writable, because SQLite keeps its log next to the file"

@@ -1,10 +1,11 @@
-//! Measurements: one schema, stored in SQLite, imported and exported as CSV.
+//! Measurements: one schema, stored in SQLite or PostgreSQL, imported and exported as CSV.
 //!
 //! A [`Store`] belongs to one cluster, which it records. Acknowledged data survive a kill at any moment: SQLite runs in WAL mode with
 //! `synchronous=FULL`, and every insert (single or batch) is one transaction. A measurement with a run id is stored once, even if it is
 //! offered several times, so a resumed campaign stores nothing twice.
 //!
-//! A [`State`] is the operator's record of the GPUs that each job holds, in a separate file.
+//! A [`State`] is the operator's record of the GPUs that each job holds, in a separate file. With the feature `postgres` a URL
+//! `postgres://USER@HOST:PORT/DATABASE` may stand for both files.
 //!
 //! Clients and the engine use both through the traits [`ReadingStore`] and [`ClusterStateStore`]. Their methods take
 //! values and no closures, so that nothing slow can run inside a transaction. Writes take an idempotency key
@@ -12,6 +13,7 @@
 
 pub mod csv_in;
 pub mod csv_out;
+pub mod db;
 pub mod digest;
 pub mod error;
 pub mod identity;
@@ -23,8 +25,8 @@ pub mod rename;
 mod rows;
 mod schema;
 mod seam;
-mod sqlite;
 pub mod state;
+mod store;
 
 pub use csv_in::{CsvError, FILE_BYTES_MAX as CSV_FILE_BYTES_MAX, HostMap, parse_csv};
 pub use csv_out::{CSV_HEADER, write_csv};
@@ -35,5 +37,5 @@ pub use query::{NewestOfHost, Place, Query};
 pub use readings::{Added, By, ReadingChange, Revision, StoredReading, WhatChanged};
 pub use rename::Renames;
 pub use seam::{ClusterStateStore, ReadingStore};
-pub use sqlite::{Inserted, RUN_ID_BYTES_MAX, Store};
 pub use state::{State, StateError};
+pub use store::{Inserted, RUN_ID_BYTES_MAX, Store};

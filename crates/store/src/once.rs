@@ -8,8 +8,8 @@
 //! [`ANSWER_BYTES_MAX`]: at most 10 GB in theory, about 20 MB at 2 kB per answer. A later repetition counts as a new
 //! request.
 
+use crate::db::{Sql, SqlError, vals};
 use crate::digest::fnv64;
-use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
 /// Longest key, bytes.
@@ -60,7 +60,7 @@ pub struct Done<T> {
     pub repeated: bool,
 }
 
-/// The table of keys, the same in stores and states.
+/// The table of keys, the same in stores and states. PostgreSQL numbers the rows, as SQLite does by itself.
 pub(crate) const TABLE: &str = "
 CREATE TABLE request_key (
     key TEXT PRIMARY KEY,
@@ -72,18 +72,31 @@ CREATE TABLE request_key (
 CREATE INDEX request_key_by_age ON request_key (at_unix_s);
 ";
 
+/// The same for PostgreSQL.
+pub(crate) const POSTGRES_TABLE: &str = "
+CREATE TABLE request_key (
+    key TEXT COLLATE \"C\" PRIMARY KEY,
+    number BIGINT GENERATED ALWAYS AS IDENTITY,
+    request TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    answer TEXT,
+    at_unix_s DOUBLE PRECISION NOT NULL
+);
+CREATE INDEX request_key_by_age ON request_key (at_unix_s, number);
+";
+
 /// The reason why a key could not be looked up or stored.
 pub(crate) enum KeyError {
     /// The key was used for another request.
     Reused(String),
     /// The row cannot be read.
     Damaged(String),
-    /// SQLite failed.
-    Sql(rusqlite::Error),
+    /// The database failed.
+    Sql(SqlError),
 }
 
-impl From<rusqlite::Error> for KeyError {
-    fn from(e: rusqlite::Error) -> Self {
+impl From<SqlError> for KeyError {
+    fn from(e: SqlError) -> Self {
         KeyError::Sql(e)
     }
 }
@@ -102,11 +115,9 @@ pub(crate) struct Kept {
 const TAUGHT: &str = "taught";
 
 /// The row of a key; none if the key is new.
-pub(crate) fn look_up(conn: &Connection, once: &Once) -> Result<Option<Kept>, KeyError> {
-    let row: Option<(String, String, Option<String>)> = conn
-        .prepare_cached("SELECT request, outcome, answer FROM request_key WHERE key = ?1")?
-        .query_row([&once.key], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))
-        .optional()?;
+pub(crate) fn look_up(sql: &Sql<'_>, once: &Once) -> Result<Option<Kept>, KeyError> {
+    let row: Option<(String, String, Option<String>)> =
+        sql.first("SELECT request, outcome, answer FROM request_key WHERE key = ?1", vals![&once.key])?;
     match row {
         None => Ok(None),
         Some((request, ..)) if request != once.request => Err(KeyError::Reused(once.key.clone())),
@@ -124,7 +135,7 @@ pub(crate) fn outcome<T: for<'de> Deserialize<'de>>(kept: &Kept) -> Result<T, Ke
 
 /// Stores the result of a write in its transaction, and deletes keys beyond the limits of age and number.
 pub(crate) fn keep<T: Serialize>(
-    tx: &Connection,
+    tx: &Sql<'_>,
     once: &Once,
     outcome: &T,
     answer: Option<&str>,
@@ -132,43 +143,48 @@ pub(crate) fn keep<T: Serialize>(
 ) -> Result<(), KeyError> {
     let outcome = serde_json::to_string(outcome).map_err(|e| KeyError::Damaged(e.to_string()))?;
     let answer = answer.filter(|a| a.len() <= ANSWER_BYTES_MAX);
-    tx.prepare_cached(
+    tx.execute(
         "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )?
-    .execute(params![once.key, once.request, outcome, answer, at_unix_s])?;
-    tx.prepare_cached("DELETE FROM request_key WHERE at_unix_s < ?1")?.execute([at_unix_s - KEY_AGE_S_MAX])?;
+        vals![&once.key, &once.request, outcome, answer, at_unix_s],
+    )?;
+    tx.execute("DELETE FROM request_key WHERE at_unix_s < ?1", vals![at_unix_s - KEY_AGE_S_MAX])?;
     // The index gives the key at the limit without a count of the table.
-    let beyond = "DELETE FROM request_key WHERE rowid IN \
-                  (SELECT rowid FROM request_key ORDER BY at_unix_s DESC, rowid DESC LIMIT -1 OFFSET ?1)";
-    tx.prepare_cached(beyond)?.execute([KEYS_MAX as i64])?;
+    let beyond = tx.dialect(
+        "DELETE FROM request_key WHERE rowid IN \
+         (SELECT rowid FROM request_key ORDER BY at_unix_s DESC, rowid DESC LIMIT -1 OFFSET ?1)",
+        "DELETE FROM request_key WHERE number IN \
+         (SELECT number FROM request_key ORDER BY at_unix_s DESC, number DESC OFFSET ?1)",
+    );
+    tx.execute(beyond, vals![KEYS_MAX as i64])?;
     Ok(())
 }
 
 /// Completes a row with the answer. An answer that is too long is not stored; the result is kept.
-pub(crate) fn finish(conn: &Connection, once: &Once, answer: &str) -> Result<(), KeyError> {
+pub(crate) fn finish(sql: &Sql<'_>, once: &Once, answer: &str) -> Result<(), KeyError> {
     if answer.len() <= ANSWER_BYTES_MAX {
-        conn.prepare_cached("UPDATE request_key SET answer = ?2 WHERE key = ?1")?.execute([&once.key, answer])?;
+        sql.execute("UPDATE request_key SET answer = ?2 WHERE key = ?1", vals![&once.key, answer])?;
     }
     Ok(())
 }
 
 /// Marks a row without an answer, or removes the mark. A marked row means that a model learns the readings now, so a
 /// repetition must not teach them.
-pub(crate) fn mark_taught(conn: &Connection, once: &Once, taught: bool) -> Result<(), KeyError> {
-    let sql = "UPDATE request_key SET answer = ?2 WHERE key = ?1 AND (answer IS NULL OR answer = ?3)";
-    conn.prepare_cached(sql)?.execute(params![once.key, taught.then_some(TAUGHT), TAUGHT])?;
+pub(crate) fn mark_taught(sql: &Sql<'_>, once: &Once, taught: bool) -> Result<(), KeyError> {
+    let text = "UPDATE request_key SET answer = ?2 WHERE key = ?1 AND (answer IS NULL OR answer = ?3)";
+    sql.execute(text, vals![&once.key, taught.then_some(TAUGHT), TAUGHT])?;
     Ok(())
 }
 
 /// Marks every row without an answer, because a model was fitted to all readings.
-pub(crate) fn mark_all_taught(conn: &Connection) -> Result<(), KeyError> {
-    conn.execute("UPDATE request_key SET answer = ?1 WHERE answer IS NULL", [TAUGHT])?;
+pub(crate) fn mark_all_taught(sql: &Sql<'_>) -> Result<(), KeyError> {
+    sql.execute("UPDATE request_key SET answer = ?1 WHERE answer IS NULL", vals![TAUGHT])?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rusqlite::Connection;
 
     fn table() -> Connection {
         let c = Connection::open_in_memory().unwrap();
@@ -182,7 +198,8 @@ mod tests {
 
     #[test]
     fn a_key_returns_the_first_result_and_refuses_another_request() {
-        let c = table();
+        let connection = table();
+        let c = Sql::sqlite(&connection);
         let a = once("k", "one");
         assert!(look_up(&c, &a).ok().unwrap().is_none());
         assert!(keep(&c, &a, &vec![1, 2], None, 0.0).is_ok());
@@ -202,13 +219,15 @@ mod tests {
 
     #[test]
     fn old_keys_and_those_beyond_the_limit_are_deleted_oldest_first() {
-        let c = table();
+        let connection = table();
+        let c = Sql::sqlite(&connection);
         let n = KEYS_MAX + 5;
-        c.execute_batch("BEGIN").unwrap();
+        connection.execute_batch("BEGIN").unwrap();
         for i in 0..n {
             assert!(keep(&c, &once(&format!("k{i}"), "r"), &(), None, i as f64).is_ok());
         }
-        let count = || c.query_row("SELECT count(*) FROM request_key", [], |r| r.get::<_, i64>(0)).unwrap() as usize;
+        let count =
+            || connection.query_row("SELECT count(*) FROM request_key", [], |r| r.get::<_, i64>(0)).unwrap() as usize;
         assert_eq!(count(), KEYS_MAX);
         assert!(look_up(&c, &once("k4", "r")).ok().unwrap().is_none());
         assert!(look_up(&c, &once("k5", "r")).ok().unwrap().is_some());

@@ -1,12 +1,11 @@
 //! Lists, corrects and withdraws readings. The store records each change with its author and reason.
 
+use crate::db::{Row, Sql, SqlError, vals};
 use crate::error::StoreError;
 use crate::measurement::{BUSBW_GB_PER_S_MAX, Record};
 use crate::once::{self, Done, Once};
 use crate::query::Query;
-use crate::rows::{COLUMNS, record_of};
-use crate::sqlite::{Store, insert};
-use rusqlite::{Connection, OptionalExtension, params};
+use crate::store::{Store, insert};
 use serde::{Deserialize, Serialize};
 
 /// Longest name of the person or program that changed a reading, bytes.
@@ -81,7 +80,7 @@ impl Store {
     /// when the request is answered.
     pub fn add(&mut self, records: &[Record], once: Option<&Once>, at_unix_s: f64) -> Result<Added, StoreError> {
         self.check_records(records)?;
-        self.write(|tx, cluster, path| {
+        self.write_again(once.is_some(), |tx, cluster, path| {
             let fail = |e| StoreError::of_key(path, e);
             if let Some(o) = once
                 && let Some(kept) = once::look_up(tx, o).map_err(fail)?
@@ -98,62 +97,51 @@ impl Store {
 
     /// The answer under a key; none if the key is new or its request was not answered.
     pub fn answered(&self, once: &Once) -> Result<Option<String>, StoreError> {
-        let kept = once::look_up(&self.conn, once).map_err(|e| StoreError::of_key(&self.path, e))?;
-        Ok(kept.and_then(|k| k.answer))
+        Ok(self.kept(once)?.and_then(|k| k.answer))
     }
 
     /// The readings that were added under a key; none if the key is new.
     pub fn added(&self, once: &Once) -> Result<Option<Added>, StoreError> {
-        let fail = |e| StoreError::of_key(&self.path, e);
-        once::look_up(&self.conn, once).map_err(fail)?.map(added).transpose().map_err(fail)
+        self.kept(once)?.map(added).transpose().map_err(|e| StoreError::of_key(&self.path, e))
+    }
+
+    fn kept(&self, once: &Once) -> Result<Option<once::Kept>, StoreError> {
+        let fail = |e| StoreError::of("read", &self.path, &e);
+        self.db.read(fail, |tx| once::look_up(tx, once).map_err(|e| StoreError::of_key(&self.path, e)))
     }
 
     /// Records under an unanswered key that a model now learns the added readings, or removes that record.
     pub fn mark_taught(&mut self, once: &Once, taught: bool) -> Result<(), StoreError> {
-        once::mark_taught(&self.conn, once, taught).map_err(|e| StoreError::of_key(&self.path, e))
+        self.change_keys(|tx| once::mark_taught(tx, once, taught))
     }
 
     /// Records under every unanswered key that a model has learned the added readings, because it was fitted to all
     /// readings. O(keys).
     pub fn mark_all_taught(&mut self) -> Result<(), StoreError> {
-        once::mark_all_taught(&self.conn).map_err(|e| StoreError::of_key(&self.path, e))
+        self.change_keys(once::mark_all_taught)
     }
 
     /// Stores the answer to a request with its key.
     pub fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError> {
-        once::finish(&self.conn, once, answer).map_err(|e| StoreError::of_key(&self.path, e))
+        self.change_keys(|tx| once::finish(tx, once, answer))
+    }
+
+    /// A change of keys; a repetition changes nothing more.
+    fn change_keys(&mut self, work: impl Fn(&Sql<'_>) -> Result<(), once::KeyError>) -> Result<(), StoreError> {
+        self.write_again(true, |tx, _, path| work(tx).map_err(|e| StoreError::of_key(path, e)))
     }
 
     /// Readings with their numbers, ascending.
     pub fn readings(&self, query: &Query) -> Result<Vec<StoredReading>, StoreError> {
-        let fail = |e: rusqlite::Error| StoreError::of("read", &self.path, &e);
-        let (clause, values) = self.clause(query)?;
-        let sql = format!("SELECT {COLUMNS}, id, withdrawn FROM measurement WHERE {clause}");
-        let mut statement = self.conn.prepare_cached(&sql).map_err(fail)?;
-        let index = self.cluster.host_index();
-        let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(fail)?;
-        let mut out = Vec::new();
-        while let Some(row) = rows.next().map_err(fail)? {
-            let damaged = |why| StoreError::Damaged { path: self.path.clone(), why };
-            let id = row.get("id").map_err(fail)?;
-            let Some(record) = record_of(row, id, self, &index).map_err(damaged)? else { continue };
-            let withdrawn: i64 = row.get("withdrawn").map_err(fail)?;
-            out.push(StoredReading { id, record, withdrawn: withdrawn != 0 });
-        }
-        if query.newest.is_some() {
-            out.reverse(); // SQLite returned the newest first
-        }
-        Ok(out)
+        let stored = |(id, record, withdrawn)| StoredReading { id, record, withdrawn };
+        Ok(self.rows(query)?.into_iter().map(stored).collect())
     }
 
     /// The store's revision. Reads two rows.
     pub fn revision(&self) -> Result<Revision, StoreError> {
         let sql = "SELECT (SELECT coalesce(max(id), 0) FROM measurement), (SELECT changes FROM revision)";
-        let row = |r: &rusqlite::Row<'_>| Ok(Revision { last_id: r.get(0)?, changes: r.get::<_, i64>(1)? as u64 });
-        self.conn
-            .prepare_cached(sql)
-            .and_then(|mut s| s.query_row([], row))
-            .map_err(|e| StoreError::of("read", &self.path, &e))
+        let (last_id, changes) = self.read_one(|tx| tx.one(sql, &[]))?;
+        Ok(Revision { last_id, changes })
     }
 
     /// Replaces the bandwidth of a reading and scales its time, because nccl-tests computes one from the other. A
@@ -193,8 +181,8 @@ impl Store {
         once: Option<&Once>,
     ) -> Result<Done<ReadingChange>, StoreError> {
         by.check()?;
-        self.write(|tx, _, path| {
-            let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+        self.write_again(once.is_some(), |tx, _, path| {
+            let fail = |e: SqlError| StoreError::of("write to", path, &e);
             let fail_key = |e| StoreError::of_key(path, e);
             if let Some(o) = once
                 && let Some(kept) = once::look_up(tx, o).map_err(fail_key)?
@@ -202,8 +190,7 @@ impl Store {
                 return Ok(Done { value: once::outcome(&kept).map_err(fail_key)?, repeated: true });
             }
             let sql = "SELECT busbw_gb_per_s, withdrawn FROM measurement WHERE id = ?1";
-            let row: Option<(f64, bool)> =
-                tx.query_row(sql, [id], |r| Ok((r.get(0)?, r.get::<_, i64>(1)? != 0))).optional().map_err(fail)?;
+            let row: Option<(f64, bool)> = tx.first(sql, vals![id]).map_err(fail)?;
             let (old, withdrawn) = row.ok_or_else(|| StoreError::UnknownReading { path: path.into(), id })?;
             if withdrawn {
                 let last = changes(tx, id).map_err(fail)?.pop();
@@ -214,9 +201,9 @@ impl Store {
                 Some(v) => tx.execute(
                     "UPDATE measurement SET busbw_gb_per_s = ?2, time_s = CASE WHEN ?2 > 0 THEN time_s * busbw_gb_per_s / ?2 END \
                      WHERE id = ?1",
-                    params![id, v],
+                    vals![id, v],
                 ),
-                None => tx.execute("UPDATE measurement SET withdrawn = 1 WHERE id = ?1", [id]),
+                None => tx.execute("UPDATE measurement SET withdrawn = 1 WHERE id = ?1", vals![id]),
             }
             .map_err(fail)?;
             let (who, why) = (by.who.to_owned(), by.why.to_owned());
@@ -233,10 +220,10 @@ impl Store {
             tx.execute(
                 "INSERT INTO reading_change (reading, what, old_busbw_gb_per_s, new_busbw_gb_per_s, who, why, at_unix_s) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![id, word, old, new, c.who, c.why, c.at_unix_s],
+                vals![id, word, old, new, &c.who, &c.why, c.at_unix_s],
             )
             .map_err(fail)?;
-            tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+            tx.execute("UPDATE revision SET changes = changes + 1", &[]).map_err(fail)?;
             if let Some(o) = once {
                 once::keep(tx, o, &c, None, by.at_unix_s).map_err(fail_key)?;
             }
@@ -246,7 +233,7 @@ impl Store {
 
     /// The changes of a reading, oldest first.
     pub fn history(&self, id: i64) -> Result<Vec<ReadingChange>, StoreError> {
-        changes(&self.conn, id).map_err(|e| StoreError::of("read", &self.path, &e))
+        self.read_one(|tx| changes(tx, id))
     }
 }
 
@@ -285,20 +272,23 @@ fn added(kept: once::Kept) -> Result<Added, once::KeyError> {
     Ok(Added { ids: once::outcome(&kept)?, repeated: true, answer: kept.answer, taught: kept.taught })
 }
 
-fn changes(conn: &Connection, id: i64) -> rusqlite::Result<Vec<ReadingChange>> {
-    let sql = "SELECT what, old_busbw_gb_per_s, new_busbw_gb_per_s, who, why, at_unix_s FROM reading_change \
+fn changes(sql: &Sql<'_>, id: i64) -> Result<Vec<ReadingChange>, SqlError> {
+    let text = "SELECT what, old_busbw_gb_per_s, new_busbw_gb_per_s, who, why, at_unix_s FROM reading_change \
                WHERE reading = ?1 ORDER BY id";
-    let row = |r: &rusqlite::Row<'_>| {
-        let what = if r.get::<_, String>(0)? == "corrected" { WhatChanged::Corrected } else { WhatChanged::Withdrawn };
-        Ok(ReadingChange {
+    let mut out = Vec::new();
+    let change = |row: &Row<'_>| {
+        let what = if row.get::<String>(0)? == "corrected" { WhatChanged::Corrected } else { WhatChanged::Withdrawn };
+        out.push(ReadingChange {
             reading: id,
             what,
-            old_busbw_gb_per_s: r.get(1)?,
-            new_busbw_gb_per_s: r.get(2)?,
-            who: r.get(3)?,
-            why: r.get(4)?,
-            at_unix_s: r.get(5)?,
-        })
+            old_busbw_gb_per_s: row.get(1)?,
+            new_busbw_gb_per_s: row.get(2)?,
+            who: row.get(3)?,
+            why: row.get(4)?,
+            at_unix_s: row.get(5)?,
+        });
+        Ok(())
     };
-    conn.prepare_cached(sql)?.query_map([id], row)?.collect()
+    sql.each(text, vals![id], |e| e, change)?;
+    Ok(out)
 }

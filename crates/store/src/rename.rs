@@ -4,10 +4,10 @@
 //! [`Renames`] names both. A repetition changes nothing: a host that already has its new name is left alone. For this
 //! reason an old name must not be in the new cluster file, and two hosts cannot swap their names in one step.
 
+use crate::db::{Sql, SqlError, vals};
 use crate::error::StoreError;
 use crate::identity::type_text;
 use crate::rows::allocation_text;
-use rusqlite::{Transaction, params};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use topology::allocation::GPUS_PER_HOST_MAX;
@@ -114,28 +114,25 @@ impl Renames {
 
 /// Renames hosts in all rows of a store. `before`: the cluster of the store. O(readings of the hosts).
 pub(crate) fn rename_readings(
-    tx: &Transaction<'_>,
+    tx: &Sql<'_>,
     path: &Path,
     renames: &Renames,
     before: &Cluster,
     new: &Cluster,
 ) -> Result<(), StoreError> {
-    let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+    let fail = |e: SqlError| StoreError::of("write to", path, &e);
     let mut readings: BTreeSet<i64> = BTreeSet::new();
     for (old, renamed) in renames.names() {
-        let found: i64 = tx
-            .query_row("SELECT count(*) FROM reading_of_host WHERE host = ?1", [renamed], |r| r.get(0))
-            .map_err(fail)?;
+        let found: i64 =
+            tx.one("SELECT count(*) FROM reading_of_host WHERE host = ?1", vals![renamed]).map_err(fail)?;
         if found > 0 && !before.host_index().contains_key(renamed.as_str()) {
             return Err(StoreError::Rename(format!(
                 "the store {} holds {found} readings of an earlier host `{renamed}`; give `{old}` a name that no host had",
                 path.display()
             )));
         }
-        let mut of_host = tx.prepare_cached("SELECT reading FROM reading_of_host WHERE host = ?1").map_err(fail)?;
-        for id in of_host.query_map([old], |r| r.get(0)).map_err(fail)? {
-            readings.insert(id.map_err(fail)?);
-        }
+        let of_host = "SELECT reading FROM reading_of_host WHERE host = ?1";
+        readings.extend(tx.all::<i64>(of_host, vals![old]).map_err(fail)?);
     }
     // The store may have been opened with the new cluster before: then its cluster has the new names, and another order.
     let mut old_names = before.clone();
@@ -143,13 +140,12 @@ pub(crate) fn rename_readings(
         old_names.hosts.iter_mut().filter(|h| h.name == *renamed).for_each(|h| h.name.clone_from(old));
     }
     let (was, is) = (old_names.host_index(), new.host_index());
-    let mut read = tx.prepare("SELECT run_id, allocation, host FROM measurement WHERE id = ?1").map_err(fail)?;
-    let mut write =
-        tx.prepare("UPDATE measurement SET run_id = ?2, allocation = ?3, host = ?4 WHERE id = ?1").map_err(fail)?;
-    let mut taken = tx.prepare("SELECT 1 FROM measurement WHERE run_id = ?1 AND id <> ?2").map_err(fail)?;
+    let read = "SELECT run_id, allocation, host FROM measurement WHERE id = ?1";
+    let write = "UPDATE measurement SET run_id = ?2, allocation = ?3, host = ?4 WHERE id = ?1";
+    let taken = "SELECT count(*) FROM measurement WHERE run_id = ?1 AND id <> ?2";
     for id in readings {
         type Row = (Option<String>, String, Option<String>);
-        let (run_id, text, host): Row = read.query_row([id], |r| r.try_into()).map_err(fail)?;
+        let (run_id, text, host): Row = tx.one(read, vals![id]).map_err(fail)?;
         let renamed = |h: &str| renames.names().get(h).cloned().unwrap_or_else(|| h.to_owned());
         let (of_old, of_new) = (allocation(&text, &was, &str::to_owned), allocation(&text, &is, &renamed));
         let names: Vec<String> = text
@@ -164,15 +160,23 @@ pub(crate) fn rename_readings(
         };
         // If the point was measured under the new names already, that reading keeps the run id: both stay readings.
         let run_id = match run_id {
-            Some(run) if taken.exists(params![run, id]).map_err(fail)? => None,
+            Some(run) if tx.one::<i64>(taken, vals![&run, id]).map_err(fail)? > 0 => None,
             run => run,
         };
-        write.execute(params![id, run_id, text, host.map(|h| renamed(&h))]).map_err(fail)?;
+        tx.execute(write, vals![id, run_id, text, host.map(|h| renamed(&h))]).map_err(fail)?;
     }
     for (old, renamed) in renames.names() {
-        for table in ["reading_of_host", "former_type"] {
-            let sql = format!("UPDATE OR REPLACE {table} SET host = ?2 WHERE host = ?1");
-            tx.execute(&sql, [old, renamed]).map_err(fail)?;
+        for (table, same) in [
+            ("reading_of_host", "o.several = t.several AND o.reading = t.reading"),
+            ("former_type", "o.until_reading = t.until_reading"),
+        ] {
+            // A row of the old name replaces the same row of the new one.
+            let replaced = format!(
+                "DELETE FROM {table} AS t WHERE host = ?2 AND EXISTS (SELECT 1 FROM {table} AS o WHERE o.host = ?1 AND {same})"
+            );
+            tx.execute(&replaced, vals![old, renamed]).map_err(fail)?;
+            let sql = format!("UPDATE {table} SET host = ?2 WHERE host = ?1");
+            tx.execute(&sql, vals![old, renamed]).map_err(fail)?;
         }
     }
     Ok(())
@@ -201,7 +205,7 @@ fn renamed_run(id: &str, before: &Cluster, a: &Allocation, to: &str) -> String {
     };
     let Some(head) = by_list.filter(|h| h.ends_with('/')).or_else(in_other_order) else { return id.to_owned() };
     let whole = format!("{head}{to}#{repetition}");
-    match whole.len() <= crate::sqlite::RUN_ID_BYTES_MAX {
+    match whole.len() <= crate::store::RUN_ID_BYTES_MAX {
         true => whole,
         false => format!("{head}{}#{repetition}", crate::once::digest(to)),
     }

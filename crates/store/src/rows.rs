@@ -1,10 +1,9 @@
 //! Converts rows to measurements, and queries to SQL.
 
+use crate::db::{Column, Row, Sql, Val};
 use crate::measurement::{Measurement, Quality, Record};
 use crate::query::{Place, Query};
-use crate::sqlite::Store;
-use rusqlite::Row;
-use rusqlite::types::Value;
+use crate::store::Store;
 use std::collections::{HashMap, HashSet};
 use topology::allocation::GPUS_PER_HOST_MAX;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, GpuMask, HostId, Seconds};
@@ -15,20 +14,25 @@ pub(crate) const COLUMNS: &str = "run_id, allocation, collective, size_bytes, bu
 
 /// The SQL condition of a query, and its values. Ends with ORDER BY and LIMIT: ascending by number, or newest first if the query asks
 /// for the newest. `ids`: only readings with these numbers.
-pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (String, Vec<Value>) {
-    let mut clause = vec!["1".to_owned()];
-    let mut values: Vec<Value> = Vec::new();
-    let text = |t: &str| Value::from(t.to_owned());
+pub(crate) fn clause<'q>(
+    sql: &Sql<'_>,
+    cluster: &Cluster,
+    q: &'q Query,
+    ids: Option<&[i64]>,
+) -> (String, Vec<Val<'q>>) {
+    let mut clause = vec!["true".to_owned()];
+    let mut values: Vec<Val<'q>> = Vec::new();
+    let text = |t: &str| Val::from(t.to_owned());
     let unless_rejected = q.quality.is_none() && !q.with_rejected;
     let of_host = if let Place::Host(h) = q.place { Some(text(&cluster.host(h).name)) } else { None };
     let compared = [
         ("collective", "=", q.collective.map(|c| text(c.name()))),
-        ("size_bytes", "=", q.size.map(|s| (s.0 as i64).into())),
+        ("size_bytes", "=", q.size.map(|s| Val::from(s.0 as i64))),
         ("source", "=", q.source.map(|s| text(s.name()))),
         ("job", "=", q.job.as_deref().map(text)),
-        ("id", "=", q.id.map(Value::from)),
-        ("id", ">", q.after.map(Value::from)),
-        ("id", "<=", q.until.map(Value::from)),
+        ("id", "=", q.id.map(Val::from)),
+        ("id", ">", q.after.map(Val::from)),
+        ("id", "<=", q.until.map(Val::from)),
         ("quality", "=", q.quality.map(|quality| text(quality.name()))),
         ("quality", "<>", unless_rejected.then(|| text(Quality::Rejected.name()))),
         ("host", "=", of_host),
@@ -40,7 +44,7 @@ pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (Stri
         }
     }
     if let Some(prefix) = &q.run_prefix {
-        values.push(prefix.clone().into());
+        values.push(prefix.into());
         clause.push(format!("substr(run_id, 1, length(?{0})) = ?{0}", values.len()));
     }
     match q.place {
@@ -53,14 +57,16 @@ pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (Stri
     }
     if !q.touching.is_empty() {
         let first = values.len() + 1;
-        values.extend(q.touching.iter().map(|h| Value::from(cluster.host(*h).name.clone())));
+        values.extend(q.touching.iter().map(|h| Val::from(cluster.host(*h).name.clone())));
         let list: Vec<String> = (first..=values.len()).map(|i| format!("?{i}")).collect();
         clause.push(format!("id IN (SELECT reading FROM reading_of_host WHERE host IN ({}))", list.join(", ")));
     }
     if let Some(ids) = ids {
         let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
         values.push(format!("[{}]", ids.join(",")).into());
-        clause.push(format!("id IN (SELECT value FROM json_each(?{}))", values.len()));
+        let list = sql.dialect("SELECT value FROM json_each(", "SELECT value::bigint FROM json_array_elements_text((");
+        let end = sql.dialect(")", ")::json)");
+        clause.push(format!("id IN ({list}?{}{end})", values.len()));
     }
     let limit = match (q.newest, q.oldest) {
         (Some(n), _) => format!(" DESC LIMIT {}", n.min(i64::MAX as usize)),
@@ -147,7 +153,7 @@ pub(crate) fn record_of(
     store: &Store,
     index: &HashMap<&str, HostId>,
 ) -> Result<Option<Record>, String> {
-    fn get<T: rusqlite::types::FromSql>(row: &Row<'_>, i: usize) -> Result<T, String> {
+    fn get<T: Column>(row: &Row<'_>, i: usize) -> Result<T, String> {
         row.get(i).map_err(|e| format!("a measurement cannot be read: {e}"))
     }
     let text: String = get(row, 1)?;

@@ -1,5 +1,6 @@
 //! The tables, as a list of migrations. A new version is a new entry at the end; existing entries are never edited.
 
+use crate::db::postgres::Tables;
 use rusqlite::{Transaction, params};
 use rusqlite_migration::{HookResult, M, Migrations};
 
@@ -77,6 +78,63 @@ CREATE TABLE former_type (
     type TEXT NOT NULL,
     PRIMARY KEY (host, until_reading)
 ) STRICT, WITHOUT ROWID;
+";
+
+/// The tables in PostgreSQL. An index by hash takes run ids of any length.
+pub static POSTGRES: Tables =
+    Tables { schema: "linkwise_readings", part: 2, sql: &[&[POSTGRES_V1, crate::once::POSTGRES_TABLE]] };
+
+const POSTGRES_V1: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE measurement (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    run_id TEXT,
+    allocation TEXT NOT NULL,
+    host TEXT,
+    collective TEXT NOT NULL,
+    size_bytes BIGINT NOT NULL,
+    busbw_gb_per_s DOUBLE PRECISION NOT NULL,
+    time_s DOUBLE PRECISION,
+    algorithm TEXT,
+    protocol TEXT,
+    channels BIGINT,
+    nccl_version TEXT,
+    contention TEXT,
+    job TEXT,
+    taken_at_unix_s DOUBLE PRECISION,
+    source TEXT NOT NULL,
+    provenance TEXT NOT NULL,
+    quality TEXT NOT NULL,
+    withdrawn BIGINT NOT NULL DEFAULT 0,
+    EXCLUDE USING hash (run_id WITH =)
+);
+CREATE INDEX measurement_by_question ON measurement (collective, size_bytes, host);
+CREATE INDEX measurement_by_job ON measurement USING hash (job);
+CREATE TABLE reading_change (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    reading BIGINT NOT NULL REFERENCES measurement (id),
+    what TEXT NOT NULL,
+    old_busbw_gb_per_s DOUBLE PRECISION,
+    new_busbw_gb_per_s DOUBLE PRECISION,
+    who TEXT NOT NULL,
+    why TEXT NOT NULL,
+    at_unix_s DOUBLE PRECISION NOT NULL
+);
+CREATE INDEX reading_change_by_reading ON reading_change (reading);
+CREATE TABLE revision (one BIGINT PRIMARY KEY CHECK (one = 1), changes BIGINT NOT NULL);
+INSERT INTO revision VALUES (1, 0);
+CREATE TABLE reading_of_host (
+    host TEXT NOT NULL,
+    several BIGINT NOT NULL,
+    reading BIGINT NOT NULL REFERENCES measurement (id) ON DELETE CASCADE,
+    PRIMARY KEY (host, several, reading)
+);
+CREATE TABLE former_type (
+    host TEXT NOT NULL,
+    until_reading BIGINT NOT NULL,
+    type TEXT NOT NULL,
+    PRIMARY KEY (host, until_reading)
+);
 ";
 
 /// All migrations, in order.

@@ -1,18 +1,18 @@
-//! The traits through which the engine uses a state and a store of readings. SQLite implements them.
+//! The traits through which the engine uses a state and a store of readings. [`State`] and [`Store`] implement them, in SQLite and in PostgreSQL.
 //!
 //! No method takes a closure: an implementation holds a transaction only for its own work, which is O(rows of the
-//! request). Errors are those of the SQLite files; another database maps its errors to `Busy`, `Io` and `Damaged`.
+//! request).
 
 use crate::error::StoreError;
 use crate::measurement::{Measurement, Record};
 use crate::once::{Done, Once};
 use crate::query::Query;
 use crate::readings::{Added, By, ReadingChange, Revision, StoredReading};
-use crate::sqlite::Store;
 use crate::state::{
     Allocated, Commit, Committed, Drain, Event, JobHeld, NewJob, Release, Snapshot, State, StateError, Suspect, Token,
     Turns,
 };
+use crate::store::Store;
 use topology::{Allocation, Cluster};
 
 /// The operator's state: jobs and the GPUs that they hold.

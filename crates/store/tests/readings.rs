@@ -3,6 +3,9 @@
 use store::{By, Measurement, NewestOfHost, Once, Query, Record, Renames, Source, Store, StoreError, WhatChanged};
 use topology::{Bandwidth, Bytes, Cluster, Collective, HostId};
 
+mod common;
+use common::on_both;
+
 fn cluster() -> Cluster {
     topology::catalog::cluster("h100").unwrap()
 }
@@ -28,10 +31,64 @@ fn newest_of_each_host(s: &Store, one_host: usize, several_hosts: usize) -> Vec<
 }
 
 #[test]
-fn readings_are_found_by_host_and_the_newest_come_in_order() {
+fn a_store_of_the_first_schema_is_migrated_and_its_readings_are_found_by_host() {
     let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.db");
     let c = cluster();
-    let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    drop(Store::create(&path, &c).unwrap());
+    // The tables of the first version, without later ones.
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "DROP TABLE reading_change; DROP TABLE reading_of_host; DROP TABLE former_type; DROP TABLE revision; DROP TABLE request_key;
+         DROP INDEX measurement_by_job; ALTER TABLE measurement DROP COLUMN withdrawn;
+         INSERT INTO measurement (allocation, collective, size_bytes, busbw_gb_per_s, source, provenance, quality)
+             VALUES ('n0:0 n0:1 n1:7', 'all_reduce', 16777216, 50.0, 'job', '', 'good'),
+                    ('n2:0 n3:0', 'all_reduce', 16777216, 51.0, 'job', '', 'good');
+         PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    drop(old);
+    let mut s = Store::open(&path, &c).unwrap();
+    assert_eq!(ids(&s, &Query::usable()), [1, 2]);
+    assert_eq!(ids(&s, &Query::usable().touching([HostId(1)])), [1]);
+    s.withdraw(2, &by("x"), None).unwrap();
+    assert_eq!(ids(&s, &Query::usable()), [1]);
+    s.check().unwrap();
+}
+
+#[test]
+fn a_store_of_the_second_schema_is_migrated_and_separates_readings_across_several_hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.db");
+    let c = cluster();
+    Store::create(&path, &c).unwrap().insert_batch(&["n0:0 n0:1", "n0:0 n1:0"].map(|g| record(&c, g, 10.0))).unwrap();
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "DROP TABLE reading_of_host; DROP TABLE former_type;
+         CREATE TABLE reading_host (host TEXT NOT NULL, reading INTEGER NOT NULL, PRIMARY KEY (host, reading)) STRICT, WITHOUT ROWID;
+         INSERT INTO reading_host VALUES ('n0', 1), ('n0', 2), ('n1', 2);
+         PRAGMA user_version = 2;",
+    )
+    .unwrap();
+    drop(old);
+    let s = Store::open(&path, &c).unwrap();
+    let newest = |one_host, several_hosts| newest_of_each_host(&s, one_host, several_hosts);
+    assert_eq!(newest(1, 0), [1]);
+    assert_eq!(newest(0, 1), [2]);
+}
+
+/// A cluster with these hosts, all of the first type.
+fn with_hosts(names: &[&str]) -> Cluster {
+    let mut c = cluster();
+    let one = c.hosts[0].clone();
+    c.hosts = names.iter().map(|n| topology::cluster::Host { name: (*n).into(), ..one.clone() }).collect();
+    c
+}
+
+on_both! {
+fn readings_are_found_by_host_and_the_newest_come_in_order(at) {
+    let c = cluster();
+    let mut s = Store::create(&at.at("s.db"), &c).unwrap();
     let gpus = ["n0:0 n1:0", "n1:0 n1:1", "n2 n3", "n0:1 n3:0"];
     s.insert_batch(&gpus.map(|g| record(&c, g, 50.0))).unwrap();
     assert_eq!(ids(&s, &Query::usable().touching([HostId(1)])), [1, 2]);
@@ -42,11 +99,9 @@ fn readings_are_found_by_host_and_the_newest_come_in_order() {
     assert_eq!(ids(&s, &Query { after: Some(1), oldest: Some(2), ..Query::usable() }), [2, 3]);
 }
 
-#[test]
-fn a_correction_replaces_a_value_a_withdrawal_hides_it_and_both_record_who_and_why() {
-    let folder = tempfile::tempdir().unwrap();
+fn a_correction_replaces_a_value_a_withdrawal_hides_it_and_both_record_who_and_why(at) {
     let c = cluster();
-    let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    let mut s = Store::create(&at.at("s.db"), &c).unwrap();
     s.insert_batch(&[record(&c, "n0:0 n1:0", 50.0), record(&c, "n0 n1", 99_999.0)]).unwrap();
     let before = s.revision().unwrap();
     let change = s.correct(1, 25.0, &by("typed in Gbit/s"), None).unwrap().value;
@@ -80,11 +135,9 @@ fn a_correction_replaces_a_value_a_withdrawal_hides_it_and_both_record_who_and_w
     assert!(matches!(s.correct(1, f64::NAN, &by("x"), None), Err(StoreError::Invalid(_))));
 }
 
-#[test]
-fn readings_and_changes_under_a_key_are_stored_once_and_another_request_under_it_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
+fn readings_and_changes_under_a_key_are_stored_once_and_another_request_under_it_is_refused(at) {
     let c = cluster();
-    let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    let mut s = Store::create(&at.at("s.db"), &c).unwrap();
     let records = [record(&c, "n0:0 n1:0", 50.0), record(&c, "n0 n1", 60.0)];
     let key = |request: &str| Once::new("epilog-17", request).unwrap();
     let first = s.add(&records, Some(&key("a")), 1.0).unwrap();
@@ -100,37 +153,9 @@ fn readings_and_changes_under_a_key_are_stored_once_and_another_request_under_it
     assert_eq!(s.history(1).unwrap().len(), 1);
 }
 
-#[test]
-fn a_store_of_the_first_schema_is_migrated_and_its_readings_are_found_by_host() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("old.db");
+fn the_newest_readings_of_every_host_are_found_separately_for_one_host_and_several(at) {
     let c = cluster();
-    drop(Store::create(&path, &c).unwrap());
-    // The tables of the first version, without later ones.
-    let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch(
-        "DROP TABLE reading_change; DROP TABLE reading_of_host; DROP TABLE former_type; DROP TABLE revision; DROP TABLE request_key;
-         DROP INDEX measurement_by_job; ALTER TABLE measurement DROP COLUMN withdrawn;
-         INSERT INTO measurement (allocation, collective, size_bytes, busbw_gb_per_s, source, provenance, quality)
-             VALUES ('n0:0 n0:1 n1:7', 'all_reduce', 16777216, 50.0, 'job', '', 'good'),
-                    ('n2:0 n3:0', 'all_reduce', 16777216, 51.0, 'job', '', 'good');
-         PRAGMA user_version = 1;",
-    )
-    .unwrap();
-    drop(old);
-    let mut s = Store::open(&path, &c).unwrap();
-    assert_eq!(ids(&s, &Query::usable()), [1, 2]);
-    assert_eq!(ids(&s, &Query::usable().touching([HostId(1)])), [1]);
-    s.withdraw(2, &by("x"), None).unwrap();
-    assert_eq!(ids(&s, &Query::usable()), [1]);
-    s.check().unwrap();
-}
-
-#[test]
-fn the_newest_readings_of_every_host_are_found_separately_for_one_host_and_several() {
-    let c = cluster();
-    let folder = tempfile::tempdir().unwrap();
-    let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    let mut s = Store::create(&at.at("s.db"), &c).unwrap();
     let of = |gpus| record(&c, gpus, 10.0);
     let (one, near, far) = (of("n0:0 n0:1"), of("n0:0 n1:0"), of("n1:0 n2:0"));
     s.insert_batch(&[one.clone(), far, near.clone(), near, one.clone(), one]).unwrap();
@@ -141,39 +166,8 @@ fn the_newest_readings_of_every_host_are_found_separately_for_one_host_and_sever
     assert_eq!(newest(usize::MAX, usize::MAX), [1, 2, 3, 4, 5, 6]);
 }
 
-#[test]
-fn a_store_of_the_second_schema_is_migrated_and_separates_readings_across_several_hosts() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("old.db");
-    let c = cluster();
-    Store::create(&path, &c).unwrap().insert_batch(&["n0:0 n0:1", "n0:0 n1:0"].map(|g| record(&c, g, 10.0))).unwrap();
-    let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch(
-        "DROP TABLE reading_of_host; DROP TABLE former_type;
-         CREATE TABLE reading_host (host TEXT NOT NULL, reading INTEGER NOT NULL, PRIMARY KEY (host, reading)) STRICT, WITHOUT ROWID;
-         INSERT INTO reading_host VALUES ('n0', 1), ('n0', 2), ('n1', 2);
-         PRAGMA user_version = 2;",
-    )
-    .unwrap();
-    drop(old);
-    let s = Store::open(&path, &c).unwrap();
-    let newest = |one_host, several_hosts| newest_of_each_host(&s, one_host, several_hosts);
-    assert_eq!(newest(1, 0), [1]);
-    assert_eq!(newest(0, 1), [2]);
-}
-
-/// A cluster with these hosts, all of the first type.
-fn with_hosts(names: &[&str]) -> Cluster {
-    let mut c = cluster();
-    let one = c.hosts[0].clone();
-    c.hosts = names.iter().map(|n| topology::cluster::Host { name: (*n).into(), ..one.clone() }).collect();
-    c
-}
-
-#[test]
-fn hosts_are_added_and_removed_and_the_readings_of_the_others_stay() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.db");
+fn hosts_are_added_and_removed_and_the_readings_of_the_others_stay(at) {
+    let path = at.at("s.db");
     let c = cluster();
     Store::create(&path, &c).unwrap().insert_batch(&["n0:0 n1:0", "n1:0 n2:0"].map(|g| record(&c, g, 10.0))).unwrap();
     let usable = |c: &Cluster| ids(&Store::open(&path, c).unwrap(), &Query::usable());
@@ -199,10 +193,8 @@ fn hosts_are_added_and_removed_and_the_readings_of_the_others_stay() {
     assert!(matches!(Store::open(&path, &with_hosts(&["n1"])), Err(StoreError::OtherCluster { .. })));
 }
 
-#[test]
-fn readings_of_a_host_are_not_used_while_it_has_other_hardware() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.db");
+fn readings_of_a_host_are_not_used_while_it_has_other_hardware(at) {
+    let path = at.at("s.db");
     let c = cluster();
     Store::create(&path, &c).unwrap().insert(&record(&c, "n0:0 n1:0", 10.0)).unwrap();
     let mut other = c.clone();
@@ -218,14 +210,12 @@ fn readings_of_a_host_are_not_used_while_it_has_other_hardware() {
     assert_eq!(ids(&Store::open(&path, &other).unwrap(), &Query::usable()), [2]);
 }
 
-#[test]
-fn renamed_hosts_keep_their_readings_and_run_ids_also_after_the_store_was_opened_without_the_rename() {
-    let folder = tempfile::tempdir().unwrap();
+fn renamed_hosts_keep_their_readings_and_run_ids_also_after_the_store_was_opened_without_the_rename(at) {
     let c = cluster();
     let to = with_hosts(&["rack-9", "n3", "n1", "n0"]); // n2 is rack-9, and the order is another one
     let renames = Renames::parse(["n2=rack-9"]).unwrap();
     for opened_without in [false, true] {
-        let path = folder.path().join(format!("{opened_without}.db"));
+        let path = at.at(&format!("{opened_without}.db"));
         let named = |gpus: &str, run: &str| Record { run_id: Some(run.into()), ..record(&c, gpus, 10.0) };
         let records = [
             named("n2:0 n2:1", "sim/all_reduce/1/n2:[0-1]#0"),
@@ -250,10 +240,8 @@ fn renamed_hosts_keep_their_readings_and_run_ids_also_after_the_store_was_opened
     }
 }
 
-#[test]
-fn a_rename_that_fails_or_whose_companion_fails_leaves_the_store_as_it_was() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.db");
+fn a_rename_that_fails_or_whose_companion_fails_leaves_the_store_as_it_was(at) {
+    let path = at.at("s.db");
     let (c, renames) = (cluster(), Renames::parse(["n2=m2"]).unwrap());
     Store::create(&path, &c).unwrap().insert(&record(&c, "n2:0 n1:0", 10.0)).unwrap();
     let to = with_hosts(&["n0", "n1", "m2", "n3"]);
@@ -267,4 +255,5 @@ fn a_rename_that_fails_or_whose_companion_fails_leaves_the_store_as_it_was() {
     let e = Store::open_renamed(&path, &to, &renames, || Ok(())).unwrap_err().to_string();
     assert!(e.contains("holds 1 readings of an earlier host `m2`"), "{e}");
     assert_eq!(ids(&Store::open(&path, &c).unwrap(), &Query::usable()), [1, 3]);
+}
 }

@@ -10,6 +10,9 @@ use store::State;
 use store::state::{Allocated, Commit, Committed, NewJob, Snapshot, StateError};
 use topology::{Allocation, Cluster, GpuId};
 
+mod common;
+use common::on_both;
+
 const PATH: &str = "LINKWISE_STATE_TEST_FILE";
 const ROLE: &str = "LINKWISE_STATE_TEST_ROLE";
 
@@ -123,18 +126,10 @@ fn accounted_for(state: &State, now: &Snapshot) {
     assert_eq!(held + now.free.gpu_count(), state.cluster().gpu_count(), "GPUs are lost");
 }
 
-#[test]
-fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice() {
-    // On a busy machine the first process may end before the others begin. Such a round does not test anything.
-    assert!((0..5).any(|_| workers_that_got_jobs_when_eight_fill_a_cluster() > 1), "the processes did not compete");
-}
-
-fn workers_that_got_jobs_when_eight_fill_a_cluster() -> usize {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.state");
+fn workers_that_got_jobs_when_eight_fill_a_cluster(path: &Path) -> usize {
     let c = cluster(16);
-    drop(State::init(&path, &c, 0.0).unwrap());
-    let mut workers: Vec<Child> = (0..8).map(|_| worker(&path, "fill")).collect();
+    drop(State::init(path, &c, 0.0).unwrap());
+    let mut workers: Vec<Child> = (0..8).map(|_| worker(path, "fill")).collect();
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
     let mut workers_with_jobs = 0;
     for w in &mut workers {
@@ -148,7 +143,7 @@ fn workers_that_got_jobs_when_eight_fill_a_cluster() -> usize {
         }
     }
     assert_eq!(seen.len(), c.gpu_count(), "GPUs are left although all workers ended");
-    let state = State::open(&path).unwrap();
+    let state = State::open(path).unwrap();
     state.check().unwrap();
     let now = state.snapshot().unwrap();
     accounted_for(&state, &now);
@@ -156,117 +151,6 @@ fn workers_that_got_jobs_when_eight_fill_a_cluster() -> usize {
         assert!(state.cluster().gpu_names(&j.gpus).iter().all(|g| seen[g] == j.id));
     }
     workers_with_jobs
-}
-
-#[test]
-fn processes_killed_at_random_moments_leave_a_state_that_holds_every_acknowledged_job_whole() {
-    const KILLS: u64 = 60;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.state");
-    let c = cluster(8);
-    drop(State::init(&path, &c, 0.0).unwrap());
-    let mut random = 0x9e37_79b9_7f4a_7c15u64;
-    let mut acknowledged = 0;
-    for kill in 0..KILLS {
-        // Two at a time, so that one is often killed while the other waits for its lock or uses its log.
-        let mut pair = [worker(&path, "churn"), worker(&path, "churn")];
-        std::thread::sleep(Duration::from_micros(next(&mut random) & 0xffff));
-        pair.iter_mut().for_each(|w| w.kill().unwrap());
-        let mut have = BTreeMap::new();
-        let mut going = BTreeSet::new();
-        for w in &mut pair {
-            let (h, g) = said(w);
-            w.wait().unwrap();
-            have.extend(h);
-            going.extend(g);
-        }
-        acknowledged += have.len();
-        let mut state = State::open(&path).unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
-        state.check().unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
-        let now = state.snapshot().unwrap();
-        accounted_for(&state, &now);
-        for (id, gpus) in &have {
-            match now.job(id) {
-                Some(j) => {
-                    assert_eq!(state.cluster().gpu_names(&j.gpus).join(" "), *gpus, "kill {kill}: {id} is incomplete")
-                }
-                None => assert!(going.contains(id), "kill {kill}: {id} was acknowledged and is lost"),
-            }
-        }
-        // The operator releases the jobs of killed processes.
-        let dead: Vec<String> = now.jobs.iter().map(|j| j.id.clone()).collect();
-        state.release(&dead).unwrap();
-        assert_eq!(state.snapshot().unwrap().free.gpu_count(), c.gpu_count());
-    }
-    assert!(acknowledged > KILLS as usize, "the workers allocated too rarely: {acknowledged}");
-}
-
-#[test]
-fn a_gpu_is_allocated_once_and_a_repeated_command_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut s = State::init(&folder.path().join("s.state"), &cluster(2), 1.0).unwrap();
-    let a = job(&s, "a", "n0:0 n0:1 n1:7");
-    assert_eq!(s.allocate(&a, 2.0).unwrap(), Allocated::Now);
-    assert_eq!(s.allocate(&a, 3.0).unwrap(), Allocated::Already);
-    assert_eq!(s.snapshot().unwrap().jobs[0].since_unix_s, 2.0);
-    let told = |e: StateError| (e.is_refusal(), e.to_string());
-    let other = job(&s, "a", "n0:2");
-    let (refusal, text) = told(s.allocate(&other, 3.0).unwrap_err());
-    assert!(refusal && text.contains("job `a` already holds n0:[0-1] n1:7"), "{text}");
-    let overlap = job(&s, "b", "n1:6 n1:7");
-    let (refusal, text) = told(s.allocate(&overlap, 3.0).unwrap_err());
-    assert!(refusal && text.contains("n1:7 is held by job `a`; 13 GPUs are free"), "{text}");
-    let (refusal, text) = told(s.release(&["a".into(), "c".into()]).unwrap_err());
-    assert!(!refusal && text.contains("no job `c` holds GPUs; jobs that do: a"), "{text}");
-    assert_eq!(s.snapshot().unwrap().jobs.len(), 1, "all jobs are released, or none");
-    assert_eq!(s.release(&["a".into()]).unwrap()[0].gpus, a.gpus);
-    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 16);
-}
-
-#[test]
-fn drained_gpus_are_not_allocated_and_running_jobs_keep_theirs() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut c = cluster(2);
-    c.hosts[1].drained = topology::GpuMask(0x80);
-    let mut s = State::init(&folder.path().join("s.state"), &c, 1.0).unwrap();
-    let a = job(&s, "a", "n0:0");
-    s.allocate(&a, 1.0).unwrap();
-    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
-    let on = s.drain(&n0, "fan", 2.0).unwrap();
-    assert_eq!(on.jobs_going_on, ["a"]);
-    s.drain(&n0, "fan 3", 3.0).unwrap();
-    let now = s.snapshot().unwrap();
-    assert_eq!((now.free.gpu_count(), now.drained.len(), now.drained[0].reason.as_str()), (7, 8, "fan 3"));
-    let b = job(&s, "b", "n0:1");
-    let text = s.allocate(&b, 2.0).unwrap_err().to_string();
-    assert!(text.contains("n0:1 is drained (fan 3)"), "{text}");
-    let b = job(&s, "b", "n1:7");
-    let text = s.allocate(&b, 2.0).unwrap_err().to_string();
-    assert!(text.contains("n1:7 is drained (in the cluster file)"), "{text}");
-    assert_eq!(s.undrain(&n0).unwrap(), 8);
-    assert_eq!(s.undrain(&n0).unwrap(), 0);
-    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 14);
-}
-
-#[test]
-fn ids_reasons_and_numbers_have_limits() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut s = State::init(&folder.path().join("s.state"), &cluster(1), 1.0).unwrap();
-    for id in ["", " ", "-a", "a b", "a\n", "ä", "a;b", &"x".repeat(129)] {
-        let j = NewJob { id: id.into(), ..job(&s, "x", "n0:0") };
-        assert!(matches!(s.allocate(&j, 1.0), Err(StateError::Invalid(_))), "{id:?}");
-    }
-    for v in [f64::NAN, -1.0, f64::INFINITY] {
-        let j = NewJob { demand_gb_per_s: Some(v), ..job(&s, "x", "n0:0") };
-        assert!(matches!(s.allocate(&j, 1.0), Err(StateError::Invalid(_))), "{v}");
-    }
-    let none = NewJob { gpus: Allocation::default(), ..job(&s, "x", "n0:0") };
-    assert!(matches!(s.allocate(&none, 1.0), Err(StateError::Invalid(_))));
-    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
-    for reason in ["a\nb", &"x".repeat(2000)] {
-        assert!(matches!(s.drain(&n0, reason, 1.0), Err(StateError::Invalid(_))));
-    }
-    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 8);
 }
 
 #[test]
@@ -331,112 +215,6 @@ fn a_damaged_state_gives_an_error_and_no_panic() {
 }
 
 #[test]
-fn a_decision_is_valid_while_its_hosts_and_their_suspects_are_unchanged() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut s = State::init(&folder.path().join("s.state"), &cluster(3), 1.0).unwrap();
-    let now = s.snapshot().unwrap();
-    let (a, b) = (job(&s, "a", "n0:0 n1:0"), job(&s, "b", "n1:1"));
-    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted);
-    let shares_a_host = commit(&mut s, &b, &now, "B", 1.0);
-    assert_eq!(shares_a_host, Committed::Changed, "the contention with `a` was not predicted");
-    let elsewhere = job(&s, "c", "n2:0 n2:1");
-    assert_eq!(commit(&mut s, &elsewhere, &now, "C", 1.0), Committed::Granted, "`a` is on other hosts");
-    let now = s.snapshot().unwrap();
-    let suspect = |probability| store::state::Suspect {
-        defect: 0,
-        host: topology::HostId(1),
-        component: "nic 1".into(),
-        factor: 0.5,
-        probability,
-    };
-    assert!(s.set_suspects(&[suspect(0.7)]).unwrap());
-    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
-    let now = s.snapshot().unwrap();
-    assert!(!s.set_suspects(&[suspect(0.7)]).unwrap(), "the same suspects void no decision");
-    assert!(!s.set_suspects(&[suspect(0.703)]).unwrap(), "nor do suspects with nearly the same probability");
-    assert_eq!(s.version().unwrap(), now.version);
-    s.drain(&s.cluster().parse_gpus(["n1:7"]).unwrap(), "", 2.0).unwrap();
-    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
-    let now = s.snapshot().unwrap();
-    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Granted);
-}
-
-#[test]
-fn a_suspicion_of_another_host_voids_no_decision_and_small_steps_add_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut s = State::init(&folder.path().join("s.state"), &cluster(3), 1.0).unwrap();
-    let suspect = |host, probability, factor| store::state::Suspect {
-        defect: host,
-        host: topology::HostId(host),
-        component: "nic 1".into(),
-        factor,
-        probability,
-    };
-    assert!(s.set_suspects(&[suspect(0, 0.7, 0.5), suspect(1, 0.4, 0.5)]).unwrap());
-    let now = s.snapshot().unwrap();
-    assert!(!s.set_suspects(&[suspect(0, 0.706, 0.515), suspect(1, 0.4, 0.5)]).unwrap());
-    assert!(
-        s.set_suspects(&[suspect(0, 0.712, 0.5), suspect(1, 0.404, 0.5)]).unwrap(),
-        "compared with the stored list"
-    );
-    let (a, b, c) = (job(&s, "a", "n1:0"), job(&s, "b", "n0:0"), job(&s, "c", "n2:0"));
-    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted, "its host is unchanged");
-    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
-    assert!(s.set_suspects(&[suspect(2, 0.7, 0.5)]).unwrap());
-    assert_eq!(commit(&mut s, &c, &now, "C", 1.0), Committed::Changed, "its host became suspected");
-    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed, "its host is no longer suspected");
-}
-
-#[test]
-fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut s = State::init(&folder.path().join("s.state"), &cluster(2), 1.0).unwrap();
-    let a = job(&s, "a", "n0:0");
-    let now = s.snapshot().unwrap();
-    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted);
-    let other_gpus = job(&s, "a", "n1:0");
-    let now = s.snapshot().unwrap();
-    let again = commit(&mut s, &other_gpus, &now, "A", 2.0);
-    assert_eq!(again, Committed::Repeated("told".into()));
-    assert_eq!(s.answered("a", "A", None).unwrap().as_deref(), Some("told"));
-    assert!(matches!(s.answered("a", "B", None), Err(StateError::JobExists { .. })));
-    s.release(&["a".into()]).unwrap();
-    assert_eq!(s.answered("a", "A", None).unwrap(), None, "a released name is free");
-
-    // With a key the answer is kept after the job has ended.
-    let once = store::Once::new("k1", "A").unwrap();
-    let snapshot = s.snapshot().unwrap();
-    let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), by: 3.0.into() };
-    assert_eq!(s.commit(&c).unwrap(), Committed::Granted);
-    let (first, second) =
-        (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once)).unwrap());
-    assert_eq!((first.value.jobs.len(), second.as_deref()), (1, Some("x")));
-    let other = store::Once::new("k1", "B").unwrap();
-    assert!(matches!(s.answered("a", "B", Some(&other)), Err(StateError::KeyReused(_))));
-}
-
-#[test]
-fn a_write_under_a_key_is_done_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut s = State::init(&folder.path().join("s.state"), &cluster(2), 1.0).unwrap();
-    let a = job(&s, "a", "n0:0");
-    let key = |k: &str| store::Once::new(k, k).unwrap();
-    let (x, r, d, u) = (key("x"), key("r"), key("d"), key("u"));
-    assert!(!s.allocate_once(&a, Some(&x), 1.0).unwrap().repeated);
-    let first = s.release_once(&["a".into()], Some(&r), 2.0).unwrap();
-    let again = s.release_once(&["a".into()], Some(&r), 3.0).unwrap();
-    assert_eq!((first.value, again.repeated), (again.value, true));
-    assert!(s.allocate_once(&a, Some(&x), 4.0).unwrap().repeated, "a late repetition does not allocate again");
-    assert_eq!(s.snapshot().unwrap().jobs.len(), 0);
-    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
-    s.drain_once(&n0, "fan", Some(&d), 5.0).unwrap();
-    assert_eq!(s.undrain_once(&n0, Some(&u), 6.0).unwrap().value, 8);
-    assert!(s.drain_once(&n0, "fan", Some(&d), 7.0).unwrap().repeated);
-    assert_eq!(s.undrain_once(&n0, Some(&u), 8.0).unwrap(), store::Done { value: 8, repeated: true });
-    assert!(s.snapshot().unwrap().drained.is_empty());
-}
-
-#[test]
 fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("old.state");
@@ -475,10 +253,224 @@ fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
     );
 }
 
-#[test]
-fn hosts_without_jobs_are_added_and_removed_and_the_rest_stays() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.state");
+on_both! {
+fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice(at) {
+    // On a busy machine the first process may end before the others begin. Such a round does not test anything.
+    let competed = |n: i32| workers_that_got_jobs_when_eight_fill_a_cluster(&at.at(&format!("{n}.state"))) > 1;
+    assert!((0..5).any(competed), "the processes did not compete");
+}
+
+fn processes_killed_at_random_moments_leave_a_state_that_holds_every_acknowledged_job_whole(at) {
+    let kills = if at.is_postgres() { 15 } else { 60 };
+    let path = at.at("s.state");
+    let c = cluster(8);
+    let watch = State::init(&path, &c, 0.0).unwrap();
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut acknowledged = 0;
+    for kill in 0..kills {
+        // Two at a time, so that one is often killed while the other waits for its lock or uses its log.
+        let seen = watch.last_event().unwrap();
+        let mut pair = [worker(&path, "churn"), worker(&path, "churn")];
+        // A kill meets workers that are at work, however long they took to start.
+        let start = std::time::Instant::now();
+        while watch.last_event().unwrap() < seen + 5 && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(next(&mut random) & 0x7fff));
+        pair.iter_mut().for_each(|w| w.kill().unwrap());
+        let mut have = BTreeMap::new();
+        let mut going = BTreeSet::new();
+        for w in &mut pair {
+            let (h, g) = said(w);
+            w.wait().unwrap();
+            have.extend(h);
+            going.extend(g);
+        }
+        acknowledged += have.len();
+        let mut state = State::open(&path).unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
+        // PostgreSQL ends the commit of a killed client. This write waits for its lock.
+        state.log(&store::By::from(0.0), "observe", "", &Allocation::default()).unwrap();
+        state.check().unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
+        let now = state.snapshot().unwrap();
+        accounted_for(&state, &now);
+        for (id, gpus) in &have {
+            match now.job(id) {
+                Some(j) => {
+                    assert_eq!(state.cluster().gpu_names(&j.gpus).join(" "), *gpus, "kill {kill}: {id} is incomplete")
+                }
+                None => assert!(going.contains(id), "kill {kill}: {id} was acknowledged and is lost"),
+            }
+        }
+        // The operator releases the jobs of killed processes.
+        let dead: Vec<String> = now.jobs.iter().map(|j| j.id.clone()).collect();
+        state.release(&dead).unwrap();
+        assert_eq!(state.snapshot().unwrap().free.gpu_count(), c.gpu_count());
+    }
+    assert!(acknowledged > kills, "the workers allocated too rarely: {acknowledged}");
+}
+
+fn a_gpu_is_allocated_once_and_a_repeated_command_changes_nothing(at) {
+    let mut s = State::init(&at.at("s.state"), &cluster(2), 1.0).unwrap();
+    let a = job(&s, "a", "n0:0 n0:1 n1:7");
+    assert_eq!(s.allocate(&a, 2.0).unwrap(), Allocated::Now);
+    assert_eq!(s.allocate(&a, 3.0).unwrap(), Allocated::Already);
+    assert_eq!(s.snapshot().unwrap().jobs[0].since_unix_s, 2.0);
+    let told = |e: StateError| (e.is_refusal(), e.to_string());
+    let other = job(&s, "a", "n0:2");
+    let (refusal, text) = told(s.allocate(&other, 3.0).unwrap_err());
+    assert!(refusal && text.contains("job `a` already holds n0:[0-1] n1:7"), "{text}");
+    let overlap = job(&s, "b", "n1:6 n1:7");
+    let (refusal, text) = told(s.allocate(&overlap, 3.0).unwrap_err());
+    assert!(refusal && text.contains("n1:7 is held by job `a`; 13 GPUs are free"), "{text}");
+    let (refusal, text) = told(s.release(&["a".into(), "c".into()]).unwrap_err());
+    assert!(!refusal && text.contains("no job `c` holds GPUs; jobs that do: a"), "{text}");
+    assert_eq!(s.snapshot().unwrap().jobs.len(), 1, "all jobs are released, or none");
+    assert_eq!(s.release(&["a".into()]).unwrap()[0].gpus, a.gpus);
+    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 16);
+}
+
+fn drained_gpus_are_not_allocated_and_running_jobs_keep_theirs(at) {
+    let mut c = cluster(2);
+    c.hosts[1].drained = topology::GpuMask(0x80);
+    let mut s = State::init(&at.at("s.state"), &c, 1.0).unwrap();
+    let a = job(&s, "a", "n0:0");
+    s.allocate(&a, 1.0).unwrap();
+    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
+    let on = s.drain(&n0, "fan", 2.0).unwrap();
+    assert_eq!(on.jobs_going_on, ["a"]);
+    s.drain(&n0, "fan 3", 3.0).unwrap();
+    let now = s.snapshot().unwrap();
+    assert_eq!((now.free.gpu_count(), now.drained.len(), now.drained[0].reason.as_str()), (7, 8, "fan 3"));
+    let b = job(&s, "b", "n0:1");
+    let text = s.allocate(&b, 2.0).unwrap_err().to_string();
+    assert!(text.contains("n0:1 is drained (fan 3)"), "{text}");
+    let b = job(&s, "b", "n1:7");
+    let text = s.allocate(&b, 2.0).unwrap_err().to_string();
+    assert!(text.contains("n1:7 is drained (in the cluster file)"), "{text}");
+    assert_eq!(s.undrain(&n0).unwrap(), 8);
+    assert_eq!(s.undrain(&n0).unwrap(), 0);
+    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 14);
+}
+
+fn ids_reasons_and_numbers_have_limits(at) {
+    let mut s = State::init(&at.at("s.state"), &cluster(1), 1.0).unwrap();
+    for id in ["", " ", "-a", "a b", "a\n", "ä", "a;b", &"x".repeat(129)] {
+        let j = NewJob { id: id.into(), ..job(&s, "x", "n0:0") };
+        assert!(matches!(s.allocate(&j, 1.0), Err(StateError::Invalid(_))), "{id:?}");
+    }
+    for v in [f64::NAN, -1.0, f64::INFINITY] {
+        let j = NewJob { demand_gb_per_s: Some(v), ..job(&s, "x", "n0:0") };
+        assert!(matches!(s.allocate(&j, 1.0), Err(StateError::Invalid(_))), "{v}");
+    }
+    let none = NewJob { gpus: Allocation::default(), ..job(&s, "x", "n0:0") };
+    assert!(matches!(s.allocate(&none, 1.0), Err(StateError::Invalid(_))));
+    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
+    for reason in ["a\nb", &"x".repeat(2000)] {
+        assert!(matches!(s.drain(&n0, reason, 1.0), Err(StateError::Invalid(_))));
+    }
+    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 8);
+}
+
+fn a_decision_is_valid_while_its_hosts_and_their_suspects_are_unchanged(at) {
+    let mut s = State::init(&at.at("s.state"), &cluster(3), 1.0).unwrap();
+    let now = s.snapshot().unwrap();
+    let (a, b) = (job(&s, "a", "n0:0 n1:0"), job(&s, "b", "n1:1"));
+    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted);
+    let shares_a_host = commit(&mut s, &b, &now, "B", 1.0);
+    assert_eq!(shares_a_host, Committed::Changed, "the contention with `a` was not predicted");
+    let elsewhere = job(&s, "c", "n2:0 n2:1");
+    assert_eq!(commit(&mut s, &elsewhere, &now, "C", 1.0), Committed::Granted, "`a` is on other hosts");
+    let now = s.snapshot().unwrap();
+    let suspect = |probability| store::state::Suspect {
+        defect: 0,
+        host: topology::HostId(1),
+        component: "nic 1".into(),
+        factor: 0.5,
+        probability,
+    };
+    assert!(s.set_suspects(&[suspect(0.7)]).unwrap());
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
+    let now = s.snapshot().unwrap();
+    assert!(!s.set_suspects(&[suspect(0.7)]).unwrap(), "the same suspects void no decision");
+    assert!(!s.set_suspects(&[suspect(0.703)]).unwrap(), "nor do suspects with nearly the same probability");
+    assert_eq!(s.version().unwrap(), now.version);
+    s.drain(&s.cluster().parse_gpus(["n1:7"]).unwrap(), "", 2.0).unwrap();
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
+    let now = s.snapshot().unwrap();
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Granted);
+}
+
+fn a_suspicion_of_another_host_voids_no_decision_and_small_steps_add_up(at) {
+    let mut s = State::init(&at.at("s.state"), &cluster(3), 1.0).unwrap();
+    let suspect = |host, probability, factor| store::state::Suspect {
+        defect: host,
+        host: topology::HostId(host),
+        component: "nic 1".into(),
+        factor,
+        probability,
+    };
+    assert!(s.set_suspects(&[suspect(0, 0.7, 0.5), suspect(1, 0.4, 0.5)]).unwrap());
+    let now = s.snapshot().unwrap();
+    assert!(!s.set_suspects(&[suspect(0, 0.706, 0.515), suspect(1, 0.4, 0.5)]).unwrap());
+    assert!(
+        s.set_suspects(&[suspect(0, 0.712, 0.5), suspect(1, 0.404, 0.5)]).unwrap(),
+        "compared with the stored list"
+    );
+    let (a, b, c) = (job(&s, "a", "n1:0"), job(&s, "b", "n0:0"), job(&s, "c", "n2:0"));
+    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted, "its host is unchanged");
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
+    assert!(s.set_suspects(&[suspect(2, 0.7, 0.5)]).unwrap());
+    assert_eq!(commit(&mut s, &c, &now, "C", 1.0), Committed::Changed, "its host became suspected");
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed, "its host is no longer suspected");
+}
+
+fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_refused(at) {
+    let mut s = State::init(&at.at("s.state"), &cluster(2), 1.0).unwrap();
+    let a = job(&s, "a", "n0:0");
+    let now = s.snapshot().unwrap();
+    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted);
+    let other_gpus = job(&s, "a", "n1:0");
+    let now = s.snapshot().unwrap();
+    let again = commit(&mut s, &other_gpus, &now, "A", 2.0);
+    assert_eq!(again, Committed::Repeated("told".into()));
+    assert_eq!(s.answered("a", "A", None).unwrap().as_deref(), Some("told"));
+    assert!(matches!(s.answered("a", "B", None), Err(StateError::JobExists { .. })));
+    s.release(&["a".into()]).unwrap();
+    assert_eq!(s.answered("a", "A", None).unwrap(), None, "a released name is free");
+
+    // With a key the answer is kept after the job has ended.
+    let once = store::Once::new("k1", "A").unwrap();
+    let snapshot = s.snapshot().unwrap();
+    let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), by: 3.0.into() };
+    assert_eq!(s.commit(&c).unwrap(), Committed::Granted);
+    let (first, second) =
+        (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once)).unwrap());
+    assert_eq!((first.value.jobs.len(), second.as_deref()), (1, Some("x")));
+    let other = store::Once::new("k1", "B").unwrap();
+    assert!(matches!(s.answered("a", "B", Some(&other)), Err(StateError::KeyReused(_))));
+}
+
+fn a_write_under_a_key_is_done_once(at) {
+    let mut s = State::init(&at.at("s.state"), &cluster(2), 1.0).unwrap();
+    let a = job(&s, "a", "n0:0");
+    let key = |k: &str| store::Once::new(k, k).unwrap();
+    let (x, r, d, u) = (key("x"), key("r"), key("d"), key("u"));
+    assert!(!s.allocate_once(&a, Some(&x), 1.0).unwrap().repeated);
+    let first = s.release_once(&["a".into()], Some(&r), 2.0).unwrap();
+    let again = s.release_once(&["a".into()], Some(&r), 3.0).unwrap();
+    assert_eq!((first.value, again.repeated), (again.value, true));
+    assert!(s.allocate_once(&a, Some(&x), 4.0).unwrap().repeated, "a late repetition does not allocate again");
+    assert_eq!(s.snapshot().unwrap().jobs.len(), 0);
+    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
+    s.drain_once(&n0, "fan", Some(&d), 5.0).unwrap();
+    assert_eq!(s.undrain_once(&n0, Some(&u), 6.0).unwrap().value, 8);
+    assert!(s.drain_once(&n0, "fan", Some(&d), 7.0).unwrap().repeated);
+    assert_eq!(s.undrain_once(&n0, Some(&u), 8.0).unwrap(), store::Done { value: 8, repeated: true });
+    assert!(s.snapshot().unwrap().drained.is_empty());
+}
+
+fn hosts_without_jobs_are_added_and_removed_and_the_rest_stays(at) {
+    let path = at.at("s.state");
     let four = cluster(4);
     let mut s = State::init(&path, &four, 0.0).unwrap();
     s.allocate(&job(&s, "a", "n1:0 n1:1"), 1.0).unwrap();
@@ -504,10 +496,8 @@ fn hosts_without_jobs_are_added_and_removed_and_the_rest_stays() {
     assert!(matches!(s.update_cluster(&cluster(1)), Err(StateError::OtherCluster { .. })));
 }
 
-#[test]
-fn all_hosts_may_be_renamed_at_once_while_jobs_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.state");
+fn all_hosts_may_be_renamed_at_once_while_jobs_run(at) {
+    let path = at.at("s.state");
     let mut s = State::init(&path, &cluster(4), 0.0).unwrap();
     s.allocate(&job(&s, "a", "n1:0 n2:1"), 1.0).unwrap();
     s.drain(&cluster(4).parse_gpus(["n3"]).unwrap(), "fan", 1.0).unwrap();
@@ -527,4 +517,5 @@ fn all_hosts_may_be_renamed_at_once_while_jobs_run() {
     let changes = s.update_cluster_renamed(&other, &two).unwrap();
     assert_eq!(changes.text(), "1 host added (new), 1 host removed (gpu-0)");
     assert_eq!(other.gpu_names(&s.snapshot().unwrap().job("a").unwrap().gpus), ["gpu-1:0", "rack-2:1"]);
+}
 }

@@ -7,6 +7,9 @@ use store::{
 };
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
+mod common;
+use common::on_both;
+
 fn cluster() -> Cluster {
     topology::catalog::cluster("h100").unwrap()
 }
@@ -99,98 +102,6 @@ proptest! {
 }
 
 #[test]
-fn a_run_id_is_stored_once_and_a_run_without_one_at_every_insert() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut store = Store::create(&folder.path().join("s.db"), &cluster()).unwrap();
-    let a = Allocation::new([(HostId(0), GpuMask(3))]);
-    let m =
-        Measurement::new(a, Collective::AllReduce, Bytes::mib(16), Bandwidth::from_gb_per_s(200.0), Source::Command);
-    let named = Record { run_id: Some("p#0".into()), measurement: m.clone() };
-    assert_eq!(store.insert(&named).unwrap(), Inserted { added: 1, already: 0 });
-    assert_eq!(store.insert(&named).unwrap(), Inserted { added: 0, already: 1 });
-    store.insert(&m.clone().into()).unwrap();
-    store.insert(&m.into()).unwrap();
-    assert_eq!(store.count(&Query::all()).unwrap(), 3);
-    assert_eq!(store.set_quality([("p#0", Quality::Rejected), ("unknown", Quality::Good)]).unwrap(), 1);
-    assert_eq!(store.measurements(&Query::usable()).unwrap().len(), 2);
-    assert_eq!(store.run_ids("p").unwrap().len(), 1);
-    assert_eq!(store.run_ids("%").unwrap().len(), 0);
-}
-
-#[test]
-fn queries_select_by_host_size_and_collective_and_intra_tables_take_the_median() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut store = Store::create(&folder.path().join("s.db"), &cluster()).unwrap();
-    let m = |parts: &[(u32, u32)], size, gb| {
-        let a = Allocation::new(parts.iter().map(|(h, m)| (HostId(*h), GpuMask(*m))));
-        Record::from(Measurement::new(a, Collective::AllReduce, size, Bandwidth::from_gb_per_s(gb), Source::Command))
-    };
-    let (s, l) = (Bytes::mib(16), Bytes::gib(2));
-    let rows = [
-        m(&[(0, 3)], s, 10.0),
-        m(&[(0, 3)], s, 50.0),
-        m(&[(0, 3)], s, 20.0),
-        m(&[(0, 7)], l, 5.0),
-        m(&[(0, 1), (1, 1)], s, 1.0),
-    ];
-    store.insert_batch(&rows).unwrap();
-    let table = store.intra_table(HostId(0), Collective::AllReduce, s).unwrap();
-    assert_eq!(table.into_iter().collect::<Vec<_>>(), [(GpuMask(3), Bandwidth::from_gb_per_s(20.0))]);
-    let count = |q: Query| store.count(&q).unwrap();
-    assert_eq!(count(Query::usable().place(Place::SeveralHosts)), 1);
-    assert_eq!(count(Query::usable().place(Place::OneHost)), 4);
-    assert_eq!(count(Query::usable().place(Place::Host(HostId(1)))), 0);
-    assert_eq!(count(Query::usable().size(l)), 1);
-    assert_eq!(count(Query::usable().collective(Collective::AllGather)), 0);
-}
-
-#[test]
-fn a_batch_with_one_impossible_measurement_stores_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut store = Store::create(&folder.path().join("s.db"), &cluster()).unwrap();
-    let good = Measurement::new(
-        Allocation::new([(HostId(0), GpuMask(3))]),
-        Collective::AllReduce,
-        Bytes(1),
-        Bandwidth::from_gb_per_s(1.0),
-        Source::Job,
-    );
-    let mut bad = Vec::new();
-    for busbw in [f64::NAN, f64::INFINITY, -1.0] {
-        bad.push(Measurement { busbw: Bandwidth::from_gb_per_s(busbw), ..good.clone() });
-    }
-    bad.push(Measurement { allocation: Allocation::default(), ..good.clone() });
-    bad.push(Measurement { allocation: Allocation::new([(HostId(9), GpuMask(1))]), ..good.clone() });
-    bad.push(Measurement { allocation: Allocation::new([(HostId(0), GpuMask(1 << 8))]), ..good.clone() });
-    bad.push(Measurement { size: Bytes(0), ..good.clone() });
-    bad.push(Measurement { size: Bytes(u64::MAX), ..good.clone() });
-    bad.push(Measurement { provenance: "x".repeat(5000), ..good.clone() });
-    for b in bad {
-        assert!(matches!(store.insert_batch(&[good.clone().into(), b.into()]), Err(StoreError::Invalid(_))));
-    }
-    assert_eq!(store.count(&Query::all()).unwrap(), 0);
-}
-
-#[test]
-fn another_cluster_is_refused_but_a_drained_gpu_is_not_another_cluster() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.db");
-    drop(Store::create(&path, &cluster()).unwrap());
-    let mut drained = cluster();
-    drained.hosts[2].drained = GpuMask(5);
-    Store::open(&path, &drained).unwrap();
-    let other = topology::catalog::cluster("het-ra").unwrap();
-    let e = Store::open(&path, &other).unwrap_err().to_string();
-    assert!(
-        e.contains("belongs to another cluster (`h100`, given: `het-ra`)") && e.contains("of another type (n0"),
-        "{e}"
-    );
-    let mut renamed = cluster();
-    renamed.name = "other".into();
-    assert!(Store::open(&path, &renamed).unwrap_err().to_string().contains("the names differ"));
-}
-
-#[test]
 fn files_that_are_not_a_store_get_one_clear_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -275,19 +186,6 @@ fn csv_errors_point_at_the_field() {
 }
 
 #[test]
-fn a_table_of_a_type_can_stand_for_several_hosts_and_imports_twice_without_repeating() {
-    let c = topology::catalog::cluster("het-ra").unwrap();
-    let map = HostMap::parse("4090=n0,4090=n1", &c).unwrap();
-    let text = "\u{feff}host,gpus,size_bytes,collective,busbw_gb_per_s\r\n4090,0 1,16777216,all_gather,6.99\r\n4090,0 1,16777216,all_gather,6.99\r\n";
-    let records = parse_csv(text, "dir/t.csv", &c, &map).unwrap();
-    assert_eq!(records.len(), 4);
-    let folder = tempfile::tempdir().unwrap();
-    let mut store = Store::create(&folder.path().join("s.db"), &c).unwrap();
-    assert_eq!(store.insert_batch(&records).unwrap().added, 4);
-    assert_eq!(store.insert_batch(&parse_csv(text, "t.csv", &c, &map).unwrap()).unwrap().already, 4);
-}
-
-#[test]
 fn what_is_no_store_is_told_and_left_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -320,4 +218,101 @@ fn a_damaged_row_of_a_megabyte_is_told_in_a_line() {
     other.execute("UPDATE measurement SET allocation = hex(zeroblob(500000))", []).unwrap();
     let e = store.measurements(&Query::all()).unwrap_err().to_string();
     assert!(e.contains("is damaged: allocation `0000") && e.len() < 600, "{} bytes: {e:.700}", e.len());
+}
+
+on_both! {
+fn a_run_id_is_stored_once_and_a_run_without_one_at_every_insert(at) {
+    let mut store = Store::create(&at.at("s.db"), &cluster()).unwrap();
+    let a = Allocation::new([(HostId(0), GpuMask(3))]);
+    let m =
+        Measurement::new(a, Collective::AllReduce, Bytes::mib(16), Bandwidth::from_gb_per_s(200.0), Source::Command);
+    let named = Record { run_id: Some("p#0".into()), measurement: m.clone() };
+    assert_eq!(store.insert(&named).unwrap(), Inserted { added: 1, already: 0 });
+    assert_eq!(store.insert(&named).unwrap(), Inserted { added: 0, already: 1 });
+    store.insert(&m.clone().into()).unwrap();
+    store.insert(&m.into()).unwrap();
+    assert_eq!(store.count(&Query::all()).unwrap(), 3);
+    assert_eq!(store.set_quality([("p#0", Quality::Rejected), ("unknown", Quality::Good)]).unwrap(), 1);
+    assert_eq!(store.measurements(&Query::usable()).unwrap().len(), 2);
+    assert_eq!(store.run_ids("p").unwrap().len(), 1);
+    assert_eq!(store.run_ids("%").unwrap().len(), 0);
+}
+
+fn queries_select_by_host_size_and_collective_and_intra_tables_take_the_median(at) {
+    let mut store = Store::create(&at.at("s.db"), &cluster()).unwrap();
+    let m = |parts: &[(u32, u32)], size, gb| {
+        let a = Allocation::new(parts.iter().map(|(h, m)| (HostId(*h), GpuMask(*m))));
+        Record::from(Measurement::new(a, Collective::AllReduce, size, Bandwidth::from_gb_per_s(gb), Source::Command))
+    };
+    let (s, l) = (Bytes::mib(16), Bytes::gib(2));
+    let rows = [
+        m(&[(0, 3)], s, 10.0),
+        m(&[(0, 3)], s, 50.0),
+        m(&[(0, 3)], s, 20.0),
+        m(&[(0, 7)], l, 5.0),
+        m(&[(0, 1), (1, 1)], s, 1.0),
+    ];
+    store.insert_batch(&rows).unwrap();
+    let table = store.intra_table(HostId(0), Collective::AllReduce, s).unwrap();
+    assert_eq!(table.into_iter().collect::<Vec<_>>(), [(GpuMask(3), Bandwidth::from_gb_per_s(20.0))]);
+    let count = |q: Query| store.count(&q).unwrap();
+    assert_eq!(count(Query::usable().place(Place::SeveralHosts)), 1);
+    assert_eq!(count(Query::usable().place(Place::OneHost)), 4);
+    assert_eq!(count(Query::usable().place(Place::Host(HostId(1)))), 0);
+    assert_eq!(count(Query::usable().size(l)), 1);
+    assert_eq!(count(Query::usable().collective(Collective::AllGather)), 0);
+}
+
+fn a_batch_with_one_impossible_measurement_stores_nothing(at) {
+    let mut store = Store::create(&at.at("s.db"), &cluster()).unwrap();
+    let good = Measurement::new(
+        Allocation::new([(HostId(0), GpuMask(3))]),
+        Collective::AllReduce,
+        Bytes(1),
+        Bandwidth::from_gb_per_s(1.0),
+        Source::Job,
+    );
+    let mut bad = Vec::new();
+    for busbw in [f64::NAN, f64::INFINITY, -1.0] {
+        bad.push(Measurement { busbw: Bandwidth::from_gb_per_s(busbw), ..good.clone() });
+    }
+    bad.push(Measurement { allocation: Allocation::default(), ..good.clone() });
+    bad.push(Measurement { allocation: Allocation::new([(HostId(9), GpuMask(1))]), ..good.clone() });
+    bad.push(Measurement { allocation: Allocation::new([(HostId(0), GpuMask(1 << 8))]), ..good.clone() });
+    bad.push(Measurement { size: Bytes(0), ..good.clone() });
+    bad.push(Measurement { size: Bytes(u64::MAX), ..good.clone() });
+    bad.push(Measurement { provenance: "x".repeat(5000), ..good.clone() });
+    for b in bad {
+        assert!(matches!(store.insert_batch(&[good.clone().into(), b.into()]), Err(StoreError::Invalid(_))));
+    }
+    assert_eq!(store.count(&Query::all()).unwrap(), 0);
+}
+
+fn another_cluster_is_refused_but_a_drained_gpu_is_not_another_cluster(at) {
+    let path = at.at("s.db");
+    drop(Store::create(&path, &cluster()).unwrap());
+    let mut drained = cluster();
+    drained.hosts[2].drained = GpuMask(5);
+    Store::open(&path, &drained).unwrap();
+    let other = topology::catalog::cluster("het-ra").unwrap();
+    let e = Store::open(&path, &other).unwrap_err().to_string();
+    assert!(
+        e.contains("belongs to another cluster (`h100`, given: `het-ra`)") && e.contains("of another type (n0"),
+        "{e}"
+    );
+    let mut renamed = cluster();
+    renamed.name = "other".into();
+    assert!(Store::open(&path, &renamed).unwrap_err().to_string().contains("the names differ"));
+}
+
+fn a_table_of_a_type_can_stand_for_several_hosts_and_imports_twice_without_repeating(at) {
+    let c = topology::catalog::cluster("het-ra").unwrap();
+    let map = HostMap::parse("4090=n0,4090=n1", &c).unwrap();
+    let text = "\u{feff}host,gpus,size_bytes,collective,busbw_gb_per_s\r\n4090,0 1,16777216,all_gather,6.99\r\n4090,0 1,16777216,all_gather,6.99\r\n";
+    let records = parse_csv(text, "dir/t.csv", &c, &map).unwrap();
+    assert_eq!(records.len(), 4);
+    let mut store = Store::create(&at.at("s.db"), &c).unwrap();
+    assert_eq!(store.insert_batch(&records).unwrap().added, 4);
+    assert_eq!(store.insert_batch(&parse_csv(text, "t.csv", &c, &map).unwrap()).unwrap().already, 4);
+}
 }

@@ -24,19 +24,22 @@ Example:
 A missing state is made. Readings go to site.readings.db beside it, the model to site.model.json; without a model file the predictions \
 are those of NCCL's own decisions until `fit` is asked for. http://localhost:7878/ is the page, /openapi.json describes every request.
 
+--state postgres://USER@HOST:PORT/DATABASE (or postgres://USER@/DATABASE?host=/run/postgresql) is a state that several servers share; \
+the readings go to the same database. The first server makes the tables.
+
 Ctrl-C or SIGTERM ends the server after the requests that run. Until `linkwise token create` makes the first token, every user of this \
 machine may do everything.")]
 pub struct Args {
     /// Built-in cluster or cluster file; needed to make a state
     #[arg(long)]
     cluster: Option<String>,
-    /// State file of `linkwise cluster`; made if it is missing
+    /// State of `linkwise cluster`: a file, or the URL of a PostgreSQL database; made if it is missing
     #[arg(long)]
     state: PathBuf,
-    /// Store of readings (default: beside the state); made if it is missing
+    /// Store of readings (default: beside the state, or in its database); made if it is missing
     #[arg(long)]
     store: Option<PathBuf>,
-    /// Model file (default: beside the state); written by fits and by readings that the model learns
+    /// Model file (default: beside the state, or CLUSTER.model.json for a database); written by fits and by readings that the model learns
     #[arg(long)]
     model: Option<PathBuf>,
     /// Collective of the predictions while there is no model file
@@ -60,9 +63,17 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "an address and a port were expected, such as 127.0.0.1:7878".into())
 }
 
-/// A path beside the state: `site.db` has `site.readings.db`.
-fn beside(state: &Path, ending: &str) -> PathBuf {
-    state.with_extension(ending)
+/// The store that belongs to a state: `site.db` has `site.readings.db`, a database has its readings.
+fn store_of(state: &Path) -> PathBuf {
+    if store::db::is_url(state) { state.into() } else { state.with_extension("readings.db") }
+}
+
+/// The model file that belongs to a state; every server that shares a database has its own.
+fn model_of(state: &Path, cluster: &Cluster) -> PathBuf {
+    if store::db::is_url(state) {
+        return format!("{}.model.json", cluster.name.replace('/', "-")).into();
+    }
+    state.with_extension("model.json")
 }
 
 /// Writes the model file. The lock is held for every write only, so that a command can fit meanwhile.
@@ -85,12 +96,15 @@ impl ModelKeeper for Keeper {
     }
 }
 
-/// Opens the state, or makes it for the named cluster.
+/// Opens the state, or makes it for the named cluster. Of servers that start at once, one makes it.
 fn state(path: &Path, cluster: Option<&str>) -> Result<State, Failure> {
     match (State::open(path), cluster) {
-        (Err(StateError::Missing(_)), Some(name)) => State::init(path, &load_cluster(name)?, now_unix_s()).or_failure(),
-        (Err(StateError::Missing(_)), None) => {
-            Err(Failure::input(format!("{} does not exist; give --cluster to make it", path.display())))
+        (Err(StateError::Missing(_)), Some(name)) => match State::init(path, &load_cluster(name)?, now_unix_s()) {
+            Err(StateError::Exists { same: true, .. }) => State::open(path).or_failure(),
+            made => made.or_failure(),
+        },
+        (Err(StateError::Missing(shown)), None) => {
+            Err(Failure::input(format!("{} does not exist; give --cluster to make it", shown.display())))
         }
         (opened, _) => opened.or_failure(),
     }
@@ -102,8 +116,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let state = state(&args.state, args.cluster.as_deref())?;
     let cluster = open::cluster(args.cluster.as_deref(), Some(&state))?;
-    let store = args.store.unwrap_or_else(|| beside(&args.state, "readings.db"));
-    let model = args.model.unwrap_or_else(|| beside(&args.state, "model.json"));
+    let store = args.store.unwrap_or_else(|| store_of(&args.state));
+    let model = args.model.unwrap_or_else(|| model_of(&args.state, &cluster));
+    let shown = state.path().to_owned();
     let mut builder = open::new(cluster.clone()).state(state).store(open::store_or_new(&store, &cluster)?);
     let fitted = model.is_file();
     if fitted {
@@ -115,7 +130,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         cold_engine.fit(&cold).or_failure()?;
         builder = builder.model(Model::clone(&*cold_engine.model().or_failure()?));
     }
-    let engine = open::build(builder.keeper(Keeper(model)), &args.state)?;
+    let engine = open::build(builder.keeper(Keeper(model)), &shown)?;
     let config =
         Config { listen: args.listen, force_plain: args.force_plain_http, rate_per_s: args.rate, ..Config::default() };
     let asks = engine.has_tokens().or_failure()?;

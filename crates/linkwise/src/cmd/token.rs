@@ -33,7 +33,7 @@ pub enum Commands {
 /// What every command needs.
 #[derive(clap::Args)]
 pub struct Common {
-    /// State file
+    /// State file, or URL of a PostgreSQL database
     #[arg(long)]
     state: PathBuf,
     /// Output format

@@ -2,15 +2,15 @@
 
 use super::event::log;
 use super::lease::check_lease;
-use super::read::{JobHeld, Suspect, snapshot, suspects};
+use super::read::{JOB_COLUMNS, JobHeld, Suspect, gpu_of, snapshot, suspects};
 use super::{JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
+use crate::db::{FromRow, Sql, SqlError, Val, vals};
 use crate::once::{self, Done, Once};
 use crate::readings::By;
-use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::Path;
-use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
+use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
 
 /// Maximum number of jobs that an error names.
 const NAMED_MAX: usize = 5;
@@ -133,7 +133,7 @@ impl State {
             )));
         }
         self.once(once, by, |tx, cluster, path| {
-            let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+            let fail = |e: SqlError| StateError::of("write to", path, &e);
             let insert = "INSERT INTO drained (host, gpu, since_unix_s, reason) VALUES (?1, ?2, ?3, ?4) \
                           ON CONFLICT (host, gpu) DO UPDATE SET reason = ?4";
             let running = "SELECT j.since_unix_s, j.id FROM held AS h JOIN job AS j ON j.id = h.job \
@@ -141,13 +141,8 @@ impl State {
             let mut going_on: Vec<(f64, String)> = Vec::new();
             for g in gpus.gpus() {
                 let host = &cluster.host(g.host).name;
-                tx.prepare_cached(insert)
-                    .map_err(fail)?
-                    .execute(params![host, g.gpu, by.at_unix_s, reason])
-                    .map_err(fail)?;
-                let mut statement = tx.prepare_cached(running).map_err(fail)?;
-                let job = statement.query_row(params![host, g.gpu], |r| Ok((r.get(0)?, r.get(1)?))).optional();
-                going_on.extend(job.map_err(fail)?);
+                tx.execute(insert, vals![host, g.gpu, by.at_unix_s, reason]).map_err(fail)?;
+                going_on.extend(tx.first(running, vals![host, g.gpu]).map_err(fail)?);
             }
             going_on.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
             going_on.dedup();
@@ -170,12 +165,11 @@ impl State {
     ) -> Result<Done<usize>, StateError> {
         let by = &by.into();
         self.once(once, by, |tx, cluster, path| {
-            let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+            let fail = |e: SqlError| StateError::of("write to", path, &e);
             let sql = "DELETE FROM drained WHERE host = ?1 AND gpu = ?2";
             let mut n = 0;
             for g in gpus.gpus() {
-                let mut statement = tx.prepare_cached(sql).map_err(fail)?;
-                n += statement.execute(params![cluster.host(g.host).name, g.gpu]).map_err(fail)?;
+                n += tx.execute(sql, vals![&cluster.host(g.host).name, g.gpu]).map_err(fail)?;
             }
             if n > 0 {
                 log(tx, cluster, path, by, "undrain", "", gpus)?;
@@ -197,32 +191,33 @@ impl State {
                 .then_with(|| name(a.host).cmp(&name(b.host)))
                 .then_with(|| a.component.cmp(&b.component))
         });
-        let stored = suspects(&self.conn, &self.cluster.host_index(), &self.path)?;
+        let fail = |e| StateError::of("read", &self.path, &e);
+        let stored = self.db.read(fail, |tx| suspects(tx, &self.cluster.host_index(), &self.path))?;
         if stored.len() == new.len() && same_defects(&stored, &new) && alike(stored.iter(), new.iter()) {
             return Ok(false);
         }
         self.write(|tx, cluster, path| {
-            let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-            tx.execute("DELETE FROM suspect", []).map_err(fail)?;
-            let sql = "INSERT INTO suspect (defect, host, component, factor, probability) VALUES (?1, ?2, ?3, ?4, ?5)";
-            let mut insert = tx.prepare_cached(sql).map_err(fail)?;
-            for s in &new {
-                let host = &cluster.host(s.host).name;
-                insert.execute(params![s.defect, host, s.component, s.factor, s.probability]).map_err(fail)?;
-            }
-            tx.execute("UPDATE version SET suspects = suspects + 1", []).map_err(fail)?;
+            let fail = |e: SqlError| StateError::of("write to", path, &e);
+            tx.execute("DELETE FROM suspect", &[]).map_err(fail)?;
+            let row = |s: &Suspect| -> [Val<'_>; 5] {
+                let host = cluster.host(s.host).name.clone();
+                [s.defect.into(), host.into(), s.component.clone().into(), s.factor.into(), s.probability.into()]
+            };
+            let rows: Vec<Val<'_>> = new.iter().flat_map(row).collect();
+            tx.insert_rows("suspect (defect, host, component, factor, probability)", 5, &rows).map_err(fail)?;
+            tx.execute("UPDATE version SET suspects = suspects + 1", &[]).map_err(fail)?;
             Ok(true)
         })
     }
 
-    /// Runs one write; with a key only once.
+    /// Runs one write; with a key only once, also if the connection breaks at its end.
     pub(super) fn once<T: Serialize + for<'de> Deserialize<'de>>(
         &mut self,
         once: Option<&Once>,
         by: &By<'_>,
-        work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StateError>,
+        work: impl Fn(&Sql<'_>, &Cluster, &Path) -> Result<T, StateError>,
     ) -> Result<Done<T>, StateError> {
-        self.write(|tx, cluster, path| {
+        self.write_again(once.is_some(), |tx, cluster, path| {
             let fail = |e| StateError::of_key(path, e);
             if let Some(o) = once
                 && let Some(kept) = once::look_up(tx, o).map_err(fail)?
@@ -264,63 +259,35 @@ pub(super) fn exists(cluster: &Cluster, held: &JobHeld) -> StateError {
     StateError::JobExists { id: held.id.clone(), held: cluster.gpu_list(&held.gpus) }
 }
 
-pub(super) fn unknown(tx: &Transaction<'_>, path: &Path, id: &str) -> StateError {
-    let newest = || -> rusqlite::Result<Vec<String>> {
-        let sql = "SELECT id FROM job ORDER BY since_unix_s DESC, id DESC LIMIT ?1";
-        tx.prepare(sql)?.query_map([NAMED_MAX as i64], |r| r.get(0))?.collect()
-    };
-    match newest() {
+pub(super) fn unknown(tx: &Sql<'_>, path: &Path, id: &str) -> StateError {
+    let newest = "SELECT id FROM job ORDER BY since_unix_s DESC, id DESC LIMIT ?1";
+    match tx.all(newest, vals![NAMED_MAX as i64]) {
         Ok(known) => StateError::UnknownJob { id: id.chars().take(80).collect(), known },
         Err(e) => StateError::of("read", path, &e),
     }
 }
 
 /// A job and its GPUs. O(its GPUs).
-pub(super) fn job_held(
-    tx: &Transaction<'_>,
-    cluster: &Cluster,
-    path: &Path,
-    id: &str,
-) -> Result<Option<JobHeld>, StateError> {
-    type Row = (f64, Option<f64>, Option<f64>, Option<i64>, String, Option<f64>, Option<f64>);
-    let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
-    let sql = "SELECT since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, made_by, lease_s, \
-               lease_until_unix_s FROM job WHERE id = ?1";
-    let mut statement = tx.prepare_cached(sql).map_err(fail)?;
-    let row: Option<Row> = statement.query_row([id], |r| r.try_into()).optional().map_err(fail)?;
-    let Some((since_unix_s, demand_gb_per_s, predicted_gb_per_s, size, made_by, lease_s, lease_until_unix_s)) = row
-    else {
-        return Ok(None);
-    };
-    let mut statement = tx.prepare_cached("SELECT host, gpu FROM held WHERE job = ?1").map_err(fail)?;
-    let mut rows = statement.query([id]).map_err(fail)?;
+pub(super) fn job_held(tx: &Sql<'_>, cluster: &Cluster, path: &Path, id: &str) -> Result<Option<JobHeld>, StateError> {
+    let fail = |e: SqlError| StateError::of("read", path, &e);
+    let sql = format!("SELECT {JOB_COLUMNS} FROM job WHERE id = ?1");
+    let mut found: Option<JobHeld> = None;
+    tx.each(&sql, vals![id], fail, |row| {
+        found = Some(FromRow::of(row).map_err(fail)?);
+        Ok(())
+    })?;
+    let Some(mut job) = found else { return Ok(None) };
     let index = cluster.host_index();
-    let mut parts: Vec<(HostId, GpuMask)> = Vec::new();
-    while let Some(row) = rows.next().map_err(fail)? {
-        let (host, gpu): (String, i64) = row.try_into().map_err(fail)?;
-        let known = index.get(host.as_str()).filter(|h| (0..cluster.type_of(**h).gpu_count() as i64).contains(&gpu));
-        let unknown = || StateError::damaged(path, format!("cluster `{}` has no GPU {host}:{gpu}", cluster.name));
-        parts.push((*known.ok_or_else(unknown)?, GpuMask(1 << gpu)));
-    }
-    let size = size.map(|s| Bytes(s.max(0) as u64));
-    let gpus = Allocation::new(parts);
-    Ok(Some(JobHeld {
-        id: id.into(),
-        gpus,
-        since_unix_s,
-        demand_gb_per_s,
-        predicted_gb_per_s,
-        size,
-        made_by,
-        lease_s,
-        lease_until_unix_s,
-    }))
+    let held: Vec<(String, i64)> = tx.all("SELECT host, gpu FROM held WHERE job = ?1", vals![id]).map_err(fail)?;
+    let gpus = held.iter().map(|(host, gpu)| gpu_of(cluster, &index, path, host, *gpu));
+    job.gpus = Allocation::from_gpus(gpus.collect::<Result<Vec<_>, _>>()?);
+    Ok(Some(job))
 }
 
 /// Checks and writes one job that holds no GPUs yet. `answered` are the digest of the request that placed it, and the answer.
 /// O(GPUs of the job) rows.
 pub(super) fn take(
-    tx: &Transaction<'_>,
+    tx: &Sql<'_>,
     cluster: &Cluster,
     path: &Path,
     job: &NewJob,
@@ -337,10 +304,9 @@ pub(super) fn take(
             return Err(StateError::Invalid(format!("the {what} of job `{}` is not a bandwidth in GB/s", job.id)));
         }
     }
-    let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-    let jobs: i64 =
-        tx.prepare_cached("SELECT count(*) FROM job").and_then(|mut s| s.query_row([], |r| r.get(0))).map_err(fail)?;
-    if jobs as usize >= JOBS_MAX {
+    let fail = |e: SqlError| StateError::of("write to", path, &e);
+    let jobs: usize = tx.one("SELECT count(*) FROM job", &[]).map_err(fail)?;
+    if jobs >= JOBS_MAX {
         return Err(StateError::TooManyJobs { max: JOBS_MAX });
     }
     for &(host, mask) in job.gpus.parts() {
@@ -350,28 +316,26 @@ pub(super) fn take(
             return Err(not_free(tx, cluster, path, job));
         }
     }
-    tx.prepare_cached(
+    tx.execute(
         "INSERT INTO job (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, request, answer, \
          made_by, lease_s, lease_until_unix_s) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        vals![
+            &job.id,
+            by.at_unix_s,
+            job.demand_gb_per_s,
+            job.predicted_gb_per_s,
+            job.size.map(|s| s.0.min(i64::MAX as u64) as i64),
+            answered.map(|a| a.0),
+            answered.map(|a| a.1),
+            by.who,
+            job.lease_s,
+            job.lease_s.map(|s| by.at_unix_s + s),
+        ],
     )
-    .map_err(fail)?
-    .execute(params![
-        job.id,
-        by.at_unix_s,
-        job.demand_gb_per_s,
-        job.predicted_gb_per_s,
-        job.size.map(|s| s.0.min(i64::MAX as u64) as i64),
-        answered.map(|a| a.0),
-        answered.map(|a| a.1),
-        by.who,
-        job.lease_s,
-        job.lease_s.map(|s| by.at_unix_s + s),
-    ])
     .map_err(fail)?;
-    let mut insert = tx.prepare_cached("INSERT INTO held (host, gpu, job) VALUES (?1, ?2, ?3)").map_err(fail)?;
-    for g in job.gpus.gpus() {
-        insert.execute(params![cluster.host(g.host).name, g.gpu, job.id]).map_err(fail)?;
-    }
+    let row = |g: GpuId| -> [Val<'_>; 3] { [(&cluster.host(g.host).name).into(), g.gpu.into(), (&job.id).into()] };
+    let rows: Vec<Val<'_>> = job.gpus.gpus().flat_map(row).collect();
+    tx.insert_rows("held (host, gpu, job)", 3, &rows).map_err(fail)?;
     log(tx, cluster, path, by, "allocate", &job.id, &job.gpus)
 }
 
@@ -385,14 +349,14 @@ pub(super) fn owned(job: &JobHeld, by: &By<'_>) -> Result<(), StateError> {
 
 /// Takes the GPUs of a job back. `what` is the word of the log.
 pub(super) fn give_back(
-    tx: &Transaction<'_>,
+    tx: &Sql<'_>,
     cluster: &Cluster,
     path: &Path,
     job: &JobHeld,
     what: &str,
     by: &By<'_>,
 ) -> Result<(), StateError> {
-    tx.execute("DELETE FROM job WHERE id = ?1", [&job.id]).map_err(|e| StateError::of("write to", path, &e))?;
+    tx.execute("DELETE FROM job WHERE id = ?1", vals![&job.id]).map_err(|e| StateError::of("write to", path, &e))?;
     log(tx, cluster, path, by, what, &job.id, &job.gpus)
 }
 
@@ -405,26 +369,18 @@ pub(super) struct OnHost {
 }
 
 /// Reads the state of one host. O(its GPUs).
-pub(super) fn on_host(
-    tx: &Transaction<'_>,
-    cluster: &Cluster,
-    path: &Path,
-    host: HostId,
-) -> Result<OnHost, StateError> {
-    let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
+pub(super) fn on_host(tx: &Sql<'_>, cluster: &Cluster, path: &Path, host: HostId) -> Result<OnHost, StateError> {
+    let fail = |e: SqlError| StateError::of("read", path, &e);
     let name = &cluster.host(host).name;
-    let mut statement = tx.prepare_cached("SELECT gpu, job FROM held WHERE host = ?1 ORDER BY gpu").map_err(fail)?;
-    let jobs = statement.query_map([name], |r| Ok((r.get(0)?, r.get(1)?))).map_err(fail)?;
-    let jobs = jobs.collect::<rusqlite::Result<Vec<(u8, String)>>>().map_err(fail)?;
-    let mut statement = tx.prepare_cached("SELECT gpu FROM drained WHERE host = ?1").map_err(fail)?;
-    let drained = statement.query_map([name], |r| r.get(0)).map_err(fail)?;
-    let drained = drained.collect::<rusqlite::Result<Vec<u8>>>().map_err(fail)?;
+    let jobs: Vec<(u8, String)> =
+        tx.all("SELECT gpu, job FROM held WHERE host = ?1 ORDER BY gpu", vals![name]).map_err(fail)?;
+    let drained: Vec<u8> = tx.all("SELECT gpu FROM drained WHERE host = ?1", vals![name]).map_err(fail)?;
     let mask = |gpus: &mut dyn Iterator<Item = u8>| GpuMask::from_indices(gpus.filter(|g| *g < 32).map(usize::from));
     Ok(OnHost { held: mask(&mut jobs.iter().map(|j| j.0)), drained: mask(&mut drained.into_iter()), jobs })
 }
 
 /// The full reason why a job cannot get its GPUs. It reads the state and is therefore called only for an error.
-fn not_free(tx: &Transaction<'_>, cluster: &Cluster, path: &Path, job: &NewJob) -> StateError {
+fn not_free(tx: &Sql<'_>, cluster: &Cluster, path: &Path, job: &NewJob) -> StateError {
     let now = match snapshot(tx, cluster, path) {
         Ok(now) => now,
         Err(e) => return e,

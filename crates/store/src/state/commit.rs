@@ -9,9 +9,9 @@
 use super::change::{NewJob, alike, exists, job_held, on_host, take};
 use super::read::{Snapshot, Suspect, suspects, versions};
 use super::{State, StateError};
+use crate::db::{Sql, SqlError, vals};
 use crate::once::{self, Once};
 use crate::readings::By;
-use rusqlite::{Connection, OptionalExtension};
 use std::collections::HashMap;
 use std::path::Path;
 use topology::HostId;
@@ -50,14 +50,18 @@ impl State {
     /// # Errors
     /// The key was used for another request; the job holds GPUs of another request.
     pub fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError> {
-        let tx = self.conn.unchecked_transaction().map_err(|e| StateError::of("read", &self.path, &e))?;
-        if let Some(answer) = answered(&tx, &self.path, job, request, once)? {
-            return Ok(Some(answer));
-        }
-        match job_held(&tx, &self.cluster, &self.path, job)? {
-            Some(held) => Err(exists(&self.cluster, &held)),
-            None => Ok(None),
-        }
+        self.db.read(
+            |e| StateError::of("read", &self.path, &e),
+            |tx| {
+                if let Some(answer) = answered(tx, &self.path, job, request, once)? {
+                    return Ok(Some(answer));
+                }
+                match job_held(tx, &self.cluster, &self.path, job)? {
+                    Some(held) => Err(exists(&self.cluster, &held)),
+                    None => Ok(None),
+                }
+            },
+        )
     }
 
     /// Allocates the chosen GPUs to the job if the decision is valid (see the module). O(GPUs of the chosen hosts) under the lock.
@@ -66,7 +70,8 @@ impl State {
     /// Those of [`State::answered`]; the limits of [`State::allocate`].
     pub fn commit(&mut self, c: &Commit<'_>) -> Result<Committed, StateError> {
         let neighbours = neighbours(c); // before the lock is taken
-        self.write(|tx, cluster, path| {
+        // The digest of the request identifies a commit that was done although its end was not heard of.
+        self.write_again(true, |tx, cluster, path| {
             if let Some(answer) = answered(tx, path, &c.job.id, c.request, c.once)? {
                 return Ok(Committed::Repeated(answer));
             }
@@ -117,19 +122,18 @@ fn neighbours(c: &Commit<'_>) -> Vec<(HostId, Vec<(u8, String)>)> {
 }
 
 fn answered(
-    conn: &Connection,
+    sql: &Sql<'_>,
     path: &Path,
     job: &str,
     request: &str,
     once: Option<&Once>,
 ) -> Result<Option<String>, StateError> {
     if let Some(o) = once
-        && let Some(kept) = once::look_up(conn, o).map_err(|e| StateError::of_key(path, e))?
+        && let Some(kept) = once::look_up(sql, o).map_err(|e| StateError::of_key(path, e))?
         && let Some(answer) = kept.answer
     {
         return Ok(Some(answer));
     }
-    let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
-    let sql = "SELECT answer FROM job WHERE id = ?1 AND request = ?2 AND answer <> ''";
-    conn.prepare_cached(sql).and_then(|mut s| s.query_row([job, request], |r| r.get(0)).optional()).map_err(fail)
+    sql.first("SELECT answer FROM job WHERE id = ?1 AND request = ?2 AND answer <> ''", vals![job, request])
+        .map_err(|e: SqlError| StateError::of("read", path, &e))
 }

@@ -1,5 +1,6 @@
 //! [`StateError`]: the errors of a state, one sentence each.
 
+use crate::db::SqlError;
 use crate::once::KeyError;
 use std::path::{Path, PathBuf};
 
@@ -84,8 +85,24 @@ pub enum StateError {
         more: usize,
     },
     /// Another process locked the state for longer than the time limit.
-    #[error("the state {} has been locked by another process for {} s; try again when that process ends", .0.display(), super::BUSY_TIMEOUT.as_secs())]
+    #[error("the state {} has been locked by another process for {} s; try again when that process ends", .0.display(), crate::db::lock_wait_s(.0))]
     Busy(PathBuf),
+    /// The server of the database cannot be reached; nothing was changed.
+    #[error("the state {} cannot be reached: {why}; nothing was changed, so the request can be sent again", .path.display())]
+    Unreachable {
+        /// The database.
+        path: PathBuf,
+        /// What the system or the server says.
+        why: String,
+    },
+    /// The connection broke during the commit: the change happened or not.
+    #[error("the connection to the state {} broke at the end of the change ({why}), which happened or not; send the same request again under its idempotency key, or look", .path.display())]
+    OutcomeUnknown {
+        /// The database.
+        path: PathBuf,
+        /// What the system or the server says.
+        why: String,
+    },
     /// The file or its folder is not writable, or the disk is full.
     #[error("cannot {doing} the state {}: {why}; nothing was changed", .path.display())]
     Io {
@@ -174,16 +191,23 @@ fn reason_in_words(reason: &str) -> String {
 }
 
 impl StateError {
-    /// Maps an error of SQLite to a state error.
-    pub(super) fn of(doing: &'static str, path: &Path, e: &rusqlite::Error) -> Self {
-        use rusqlite::ErrorCode as C;
-        let path = path.to_path_buf();
-        match e.sqlite_error_code() {
-            Some(C::NotADatabase) => StateError::NotAState { path, why: "it is not a SQLite database".into() },
-            Some(C::DatabaseCorrupt) => StateError::Damaged { path, why: e.to_string() },
-            Some(C::DatabaseBusy | C::DatabaseLocked) => StateError::Busy(path),
-            _ => StateError::Io { doing, path, why: crate::error::why(e) },
+    /// Maps an error of the database to a state error.
+    pub(super) fn of(doing: &'static str, path: &Path, e: &SqlError) -> Self {
+        use crate::error::StoreError as S;
+        match S::of(doing, path, e) {
+            S::Unreachable { path, why } => StateError::Unreachable { path, why },
+            S::OutcomeUnknown { path, why } => StateError::OutcomeUnknown { path, why },
+            S::NotAStore { path, why } => StateError::NotAState { path, why },
+            S::Damaged { path, why } => StateError::Damaged { path, why },
+            S::Busy(path) => StateError::Busy(path),
+            S::Io { doing, path, why } => StateError::Io { doing, path, why },
+            e => StateError::Io { doing, path: path.into(), why: e.to_string() },
         }
+    }
+
+    /// True if another process or the network is the reason, and the same request may succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, StateError::Busy(_) | StateError::Unreachable { .. } | StateError::OutcomeUnknown { .. })
     }
 
     /// The error for a failure of idempotency keys.

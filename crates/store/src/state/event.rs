@@ -2,8 +2,8 @@
 //! that there is no change without a row and no row without a change.
 
 use super::{State, StateError};
+use crate::db::{Sql, vals};
 use crate::readings::By;
-use rusqlite::{Connection, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use topology::{Allocation, Cluster};
@@ -43,7 +43,7 @@ fn short(text: &str) -> String {
 
 /// Writes one event in the transaction of its change. O(GPUs).
 pub(super) fn log(
-    tx: &Connection,
+    tx: &Sql<'_>,
     cluster: &Cluster,
     path: &Path,
     by: &By<'_>,
@@ -52,11 +52,10 @@ pub(super) fn log(
     gpus: &Allocation,
 ) -> Result<(), StateError> {
     let gpus = if gpus.is_empty() { String::new() } else { short(&cluster.gpu_list(gpus)) };
-    let insert = "INSERT INTO event (at_unix_s, who, what, subject, gpus, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    let forget = "DELETE FROM event WHERE id <= ?1";
-    tx.prepare_cached(insert)
-        .and_then(|mut s| s.execute(params![by.at_unix_s, by.who, what, subject, gpus, short(by.why)]))
-        .and_then(|_| tx.prepare_cached(forget)?.execute([tx.last_insert_rowid() - EVENTS_MAX]))
+    let insert =
+        "INSERT INTO event (at_unix_s, who, what, subject, gpus, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING id";
+    tx.one(insert, vals![by.at_unix_s, by.who, what, subject, gpus, short(by.why)])
+        .and_then(|id: i64| tx.execute("DELETE FROM event WHERE id <= ?1", vals![id - EVENTS_MAX]))
         .map_err(|e| StateError::of("write to", path, &e))?;
     Ok(())
 }
@@ -65,31 +64,22 @@ impl State {
     /// Logs a change that another file holds, such as a reading in a store. The version of the state stays: nothing on which a decision
     /// is based changes.
     pub fn log(&mut self, by: &By<'_>, what: &str, subject: &str, gpus: &Allocation) -> Result<(), StateError> {
-        let State { path, conn, cluster, .. } = self;
-        let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-        log(&tx, cluster, path, by, what, subject, gpus)?;
-        tx.commit().map_err(fail)
+        let State { path, db, cluster, .. } = self;
+        db.write(|e| StateError::of("write to", path, &e), |tx| log(tx, cluster, path, by, what, subject, gpus))
     }
 
     /// The events after number `after`, oldest first, at most `limit`.
     pub fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StateError> {
         let sql = "SELECT id, at_unix_s, who, what, subject, gpus, why FROM event WHERE id > ?1 ORDER BY id LIMIT ?2";
-        let row = |r: &rusqlite::Row<'_>| {
-            let (id, at_unix_s, who, what, subject, gpus, why) = r.try_into()?;
-            Ok(Event { id, at_unix_s, who, what, subject, gpus, why })
-        };
-        self.conn
-            .prepare_cached(sql)
-            .and_then(|mut s| s.query_map(params![after, limit as i64], row)?.collect())
-            .map_err(|e| StateError::of("read", &self.path, &e))
+        let rows: Vec<(i64, f64, String, String, String, String, String)> =
+            self.read_one(|tx| tx.all(sql, vals![after, limit.min(i64::MAX as usize) as i64]))?;
+        let event =
+            |(id, at_unix_s, who, what, subject, gpus, why)| Event { id, at_unix_s, who, what, subject, gpus, why };
+        Ok(rows.into_iter().map(event).collect())
     }
 
     /// The number of the newest event; 0 if there is none.
     pub fn last_event(&self) -> Result<i64, StateError> {
-        self.conn
-            .prepare_cached("SELECT coalesce(max(id), 0) FROM event")
-            .and_then(|mut s| s.query_row([], |r| r.get(0)))
-            .map_err(|e| StateError::of("read", &self.path, &e))
+        self.read_one(|tx| tx.one("SELECT coalesce(max(id), 0) FROM event", &[]))
     }
 }

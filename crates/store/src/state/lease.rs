@@ -5,8 +5,8 @@ use super::change::{give_back, job_held, owned, unknown};
 use super::event::log;
 use super::read::JobHeld;
 use super::{State, StateError};
+use crate::db::vals;
 use crate::readings::By;
-use rusqlite::params;
 
 /// Shortest lease, seconds.
 pub const LEASE_S_MIN: f64 = 1.0;
@@ -32,8 +32,8 @@ impl State {
             let mut job = job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id))?;
             owned(&job, by)?;
             (job.lease_s, job.lease_until_unix_s) = (Some(lease_s), Some(by.at_unix_s + lease_s));
-            tx.prepare_cached("UPDATE job SET lease_s = ?2, lease_until_unix_s = ?3 WHERE id = ?1")
-                .and_then(|mut s| s.execute(params![id, job.lease_s, job.lease_until_unix_s]))
+            let sql = "UPDATE job SET lease_s = ?2, lease_until_unix_s = ?3 WHERE id = ?1";
+            tx.execute(sql, vals![id, job.lease_s, job.lease_until_unix_s])
                 .map_err(|e| StateError::of("write to", path, &e))?;
             log(tx, cluster, path, by, "renew", id, &job.gpus)?;
             Ok(job)
@@ -43,20 +43,15 @@ impl State {
     /// The end of the lease that ends first, seconds since 1970. Reads one row.
     pub fn first_lease_end(&self) -> Result<Option<f64>, StateError> {
         let sql = "SELECT min(lease_until_unix_s) FROM job WHERE lease_until_unix_s IS NOT NULL";
-        self.conn
-            .prepare_cached(sql)
-            .and_then(|mut s| s.query_row([], |r| r.get(0)))
-            .map_err(|e| StateError::of("read", &self.path, &e))
+        self.read_one(|tx| tx.one(sql, &[]))
     }
 
     /// Releases the jobs whose lease has ended, at most a thousand, and returns them.
     pub fn expire(&mut self, by: &By<'_>) -> Result<Vec<JobHeld>, StateError> {
         self.write(|tx, cluster, path| {
             let sql = "SELECT id FROM job WHERE lease_until_unix_s < ?1 ORDER BY lease_until_unix_s, id LIMIT ?2";
-            let ids: Vec<String> = tx
-                .prepare_cached(sql)
-                .and_then(|mut s| s.query_map(params![by.at_unix_s, EXPIRED_MAX], |r| r.get(0))?.collect())
-                .map_err(|e| StateError::of("read", path, &e))?;
+            let ids: Vec<String> =
+                tx.all(sql, vals![by.at_unix_s, EXPIRED_MAX]).map_err(|e| StateError::of("read", path, &e))?;
             let mut ended = Vec::with_capacity(ids.len());
             for id in &ids {
                 let job = job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id))?;
@@ -73,7 +68,7 @@ impl State {
         self.write(|tx, _, path| {
             tx.execute(
                 "UPDATE job SET lease_until_unix_s = ?1 + lease_s WHERE lease_until_unix_s < ?1 + lease_s",
-                [at_unix_s],
+                vals![at_unix_s],
             )
             .map_err(|e| StateError::of("write to", path, &e))
         })

@@ -1,12 +1,16 @@
-//! [`State`]: the jobs and the GPUs that they hold, in one SQLite file.
+//! [`State`]: the jobs and the GPUs that they hold, in one SQLite file or in a database of PostgreSQL.
 //!
-//! Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`), so two simultaneous allocations never
+//! Every change is one transaction that takes the write lock before it reads ([`crate::db`]), so two simultaneous allocations never
 //! overlap; `UNIQUE (host, gpu)` refuses an overlap as well. WAL with `synchronous=FULL`: acknowledged changes survive a kill and a power
 //! cut. The file must be on a local disk, like every SQLite file in WAL mode. Times are arguments.
 //!
+//! A place `postgres://USER@HOST:PORT/DATABASE` stands for a file everywhere. A database holds the state of one cluster, and several
+//! servers may use it at once. A connection that broke is made again. If it broke during a commit, a write under an idempotency key
+//! and the commit of a decision are sent once more, which is safe; every other write ends with [`StateError::OutcomeUnknown`].
+//!
 //! A decision is made on a [`Snapshot`], outside of any lock, and committed together with that snapshot ([`State::commit`]). The commit
 //! reads and writes O(GPUs of the job) rows under the lock, independent of the cluster's size and of the duration of the search. It costs
-//! one fsync, so one file takes a few hundred jobs per second. A process waits for the lock for at most [`BUSY_TIMEOUT`].
+//! one fsync, so one file takes a few hundred jobs per second. A process waits for the lock for at most 10 s, 5 s in PostgreSQL.
 
 mod change;
 mod commit;
@@ -28,15 +32,13 @@ pub(crate) use schema::APPLICATION_ID;
 pub use token::{NewToken, TOKENS_MAX, Token};
 pub use turn::{Turn, Turns};
 
+use crate::db::{self, Db, Sql, SqlError, vals};
 use crate::identity::{HostChanges, Kinship, compare, fingerprint, identity};
 use crate::rename::Renames;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use topology::Cluster;
 
-/// Longest wait of a process for another process's write.
-pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of jobs that hold GPUs at the same time.
 pub const JOBS_MAX: usize = 100_000;
 /// Longest job id, bytes.
@@ -64,66 +66,62 @@ pub fn check_job_id(id: &str) -> Result<(), String> {
 /// The operator's state of one cluster.
 #[derive(Debug)]
 pub struct State {
+    /// The file, or the URL without its password.
     path: PathBuf,
-    conn: Connection,
+    db: Db,
     cluster: Cluster,
     /// [`fingerprint`] of the cluster.
     fingerprint: String,
 }
 
 impl State {
-    /// Creates a state file for a cluster: no GPU is held, and only the GPUs that the cluster file drains are drained. All or nothing: a
+    /// Creates a state for a cluster: no GPU is held, and only the GPUs that the cluster file drains are drained. All or nothing: a
     /// process that is killed meanwhile leaves an empty file, which the next `init` completes.
     ///
     /// # Errors
-    /// [`StateError::Exists`] if the file is a state, of this or of another cluster.
-    pub fn init(path: &Path, cluster: &Cluster, at_unix_s: f64) -> Result<State, StateError> {
-        let mut conn = connect(path, true)?;
-        if version(&conn, path)?.is_none() {
-            let id = identity(cluster);
-            let meta = vec![
-                ("cluster_name", cluster.name.clone()),
-                ("cluster_fingerprint", fingerprint(&id)),
-                ("cluster_identity", id),
-                ("cluster_file", topology::file::write(cluster)),
-                ("made_at_unix_s", at_unix_s.to_string()),
-            ];
-            match migrate(&mut conn, meta) {
-                Ok(()) => return State::open(path),
-                Err(_) if version(&conn, path)?.is_some() => {} // another process was first
-                Err(e) => return Err(migration("make", path, e)),
+    /// [`StateError::Exists`] if the place has a state, of this or of another cluster.
+    pub fn init(place: &Path, cluster: &Cluster, at_unix_s: f64) -> Result<State, StateError> {
+        let path = &db::shown(place);
+        let fail = |e: SqlError| StateError::of("make", path, &e);
+        let id = identity(cluster);
+        let meta = vec![
+            ("cluster_name", cluster.name.clone()),
+            ("cluster_fingerprint", fingerprint(&id)),
+            ("cluster_identity", id),
+            ("cluster_file", topology::file::write(cluster)),
+            ("made_at_unix_s", at_unix_s.to_string()),
+        ];
+        let db = if db::is_url(place) {
+            let link = connect_postgres(place)?;
+            if link.migrate(&meta).map_err(fail)? {
+                return State::open(place);
             }
-        }
+            Db::Postgres(Box::new(link))
+        } else {
+            let mut conn = connect(path, true)?;
+            if version(&conn, path)?.is_none() {
+                match migrate(&mut conn, meta) {
+                    Ok(()) => return State::open(path),
+                    Err(_) if version(&conn, path)?.is_some() => {} // another process was first
+                    Err(e) => return Err(migration("make", path, e)),
+                }
+            }
+            Db::Sqlite(conn)
+        };
         let meta = |key: &str| -> Result<String, StateError> {
-            conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
-                .map_err(|e| StateError::of("make", path, &e))
+            db.read_one(fail, |tx| tx.one("SELECT value FROM meta WHERE key = ?1", vals![key]))
         };
         let same = compare(&meta("cluster_identity")?, &identity(cluster)) == Kinship::Same;
         Err(StateError::Exists { path: path.into(), cluster: meta("cluster_name")?, same })
     }
 
-    /// Opens an existing state. The file contains the cluster.
-    pub fn open(path: &Path) -> Result<State, StateError> {
-        if !path.exists() {
-            return Err(StateError::Missing(path.into()));
-        }
-        let mut conn = connect(path, false)?;
-        match version(&conn, path)? {
-            None => return Err(StateError::NotAState { path: path.into(), why: "it is empty".into() }),
-            Some(found) if found > schema::VERSION => {
-                return Err(StateError::Newer { path: path.into(), found, known: schema::VERSION });
-            }
-            Some(found) if found < schema::VERSION => match migrate(&mut conn, Vec::new()) {
-                Ok(()) => {}
-                Err(_) if version(&conn, path)? == Some(schema::VERSION) => {} // another process was first
-                Err(e) => return Err(migration("migrate", path, e)),
-            },
-            Some(_) => {}
-        }
+    /// Opens an existing state, which contains the cluster. A missing one is [`StateError::Missing`].
+    pub fn open(place: &Path) -> Result<State, StateError> {
+        let path = &db::shown(place);
+        let db = if db::is_url(place) { open_postgres(place, path)? } else { open_file(path)? };
+        let fail = |e: SqlError| StateError::of("read", path, &e);
         let meta = |key: &str| -> Result<String, StateError> {
-            conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
-                .optional()
-                .map_err(|e| StateError::of("read", path, &e))?
+            db.read_one(fail, |tx| tx.first("SELECT value FROM meta WHERE key = ?1", vals![key]))?
                 .ok_or_else(|| StateError::damaged(path, format!("it has no {key}")))
         };
         let text = meta("cluster_file")?;
@@ -133,16 +131,19 @@ impl State {
         if fingerprint != meta("cluster_fingerprint")? {
             return Err(StateError::damaged(path, "its cluster differs from the one in its fingerprint".into()));
         }
-        Ok(State { path: path.into(), conn, cluster, fingerprint })
+        Ok(State { path: path.into(), db, cluster, fingerprint })
     }
 
-    /// The file.
+    /// The file, or the URL without its password.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The queue for clients whose commits failed because of concurrent changes.
     pub fn turns(&self) -> Box<dyn Turns> {
+        if matches!(self.db, Db::Postgres(_)) {
+            return Box::new(turn::TurnQueue::default());
+        }
         let mut file = self.path.clone().into_os_string();
         file.push("-turn");
         Box::new(turn::TurnFile(file.into()))
@@ -194,25 +195,24 @@ impl State {
         let id = identity(cluster);
         let new = fingerprint(&id);
         self.write(|tx, _, path| {
-            let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+            let fail = |e: SqlError| StateError::of("write to", path, &e);
             for (old, new) in left.names() {
                 for table in ["held", "drained", "suspect"] {
-                    tx.execute(&format!("UPDATE {table} SET host = ?2 WHERE host = ?1"), [old, new]).map_err(fail)?;
+                    tx.execute(&format!("UPDATE {table} SET host = ?2 WHERE host = ?1"), vals![old, new])
+                        .map_err(fail)?;
                 }
                 // The kept answer names the host as it was, which no launcher reaches any more.
                 let sql =
                     "UPDATE job SET answer = '' WHERE answer <> '' AND id IN (SELECT job FROM held WHERE host = ?1)";
-                tx.execute(sql, [new]).map_err(fail)?;
+                tx.execute(sql, vals![new]).map_err(fail)?;
             }
             let mut held: Vec<(String, String)> = Vec::new();
             for host in changes.removed.iter().chain(&changes.retyped) {
-                let mut jobs = tx.prepare_cached("SELECT DISTINCT job FROM held WHERE host = ?1").map_err(fail)?;
-                let found = jobs.query_map([host], |r| r.get::<_, String>(0)).map_err(fail)?;
-                for job in found {
-                    held.push((host.clone(), job.map_err(fail)?));
-                }
-                tx.execute("DELETE FROM drained WHERE host = ?1", [host]).map_err(fail)?;
-                tx.execute("DELETE FROM suspect WHERE host = ?1", [host]).map_err(fail)?;
+                let jobs = "SELECT DISTINCT job FROM held WHERE host = ?1 ORDER BY job";
+                let jobs: Vec<String> = tx.all(jobs, vals![host]).map_err(fail)?;
+                held.extend(jobs.into_iter().map(|job| (host.clone(), job)));
+                tx.execute("DELETE FROM drained WHERE host = ?1", vals![host]).map_err(fail)?;
+                tx.execute("DELETE FROM suspect WHERE host = ?1", vals![host]).map_err(fail)?;
             }
             if let Some((host, job)) = held.first() {
                 let (host, job) = (host.clone(), job.clone());
@@ -220,7 +220,7 @@ impl State {
             }
             let file = topology::file::write(cluster);
             for (key, value) in [("cluster_fingerprint", &new), ("cluster_identity", &id), ("cluster_file", &file)] {
-                tx.execute("UPDATE meta SET value = ?2 WHERE key = ?1", [key, value]).map_err(fail)?;
+                tx.execute("UPDATE meta SET value = ?2 WHERE key = ?1", vals![key, value]).map_err(fail)?;
             }
             Ok(())
         })?;
@@ -230,43 +230,95 @@ impl State {
 
     /// SQLite's check of the whole file, and linkwise's check of its content. O(file).
     pub fn check(&self) -> Result<(), StateError> {
-        let why: String = self
-            .conn
-            .query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))
-            .map_err(|e| StateError::of("check", &self.path, &e))?;
-        if why != "ok" {
-            return Err(StateError::damaged(&self.path, why));
+        match self.db.check().map_err(|e| StateError::of("check", &self.path, &e))? {
+            Some(why) => Err(StateError::damaged(&self.path, why)),
+            None => self.snapshot().map(|_| ()),
         }
-        self.snapshot().map(|_| ())
     }
 
     /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds. A
     /// transaction that changed a row raises the version.
     fn write<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StateError>,
+        work: impl FnOnce(&Sql<'_>, &Cluster, &Path) -> Result<T, StateError>,
     ) -> Result<T, StateError> {
-        let State { path, conn, cluster, fingerprint } = self;
-        let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-        let before = tx.total_changes();
-        check_still_of(&tx, fingerprint, path)?;
-        let value = work(&tx, cluster, path)?; // an error drops the transaction, which rolls it back
-        if tx.total_changes() != before {
-            tx.execute("UPDATE version SET everything = everything + 1", []).map_err(fail)?;
+        let State { path, db, cluster, fingerprint } = self;
+        let fail = |e: SqlError| StateError::of("write to", path, &e);
+        db.write(fail, |tx| {
+            check_still_of(tx, fingerprint, path)?;
+            let value = work(tx, cluster, path)?; // an error rolls the transaction back
+            if tx.changed() > 0 {
+                tx.execute("UPDATE version SET everything = everything + 1", &[]).map_err(fail)?;
+            }
+            Ok(value)
+        })
+    }
+
+    /// The same, once more if the connection broke and a repetition finds what the first one did.
+    fn write_again<T>(
+        &mut self,
+        is_repeatable: bool,
+        work: impl Fn(&Sql<'_>, &Cluster, &Path) -> Result<T, StateError>,
+    ) -> Result<T, StateError> {
+        match self.write(&work) {
+            Err(StateError::Unreachable { .. }) => self.write(&work),
+            Err(StateError::OutcomeUnknown { path, why }) if is_repeatable => match self.write(&work) {
+                // Nothing was changed by the repetition, but still the first write may have been done.
+                Err(StateError::Unreachable { .. }) => Err(StateError::OutcomeUnknown { path, why }),
+                done => done,
+            },
+            done => done,
         }
-        tx.commit().map_err(fail)?;
-        Ok(value)
     }
 }
 
 /// Checks that the state still has the cluster with which it was opened. Reads one row.
-fn check_still_of(conn: &Connection, fingerprint: &str, path: &Path) -> Result<(), StateError> {
-    let now: String = conn
-        .prepare_cached("SELECT value FROM meta WHERE key = 'cluster_fingerprint'")
-        .and_then(|mut s| s.query_row([], |r| r.get(0)))
+fn check_still_of(tx: &Sql<'_>, fingerprint: &str, path: &Path) -> Result<(), StateError> {
+    let now: String = tx
+        .one("SELECT value FROM meta WHERE key = 'cluster_fingerprint'", &[])
         .map_err(|e| StateError::of("read", path, &e))?;
     if now == fingerprint { Ok(()) } else { Err(StateError::ClusterChanged(path.into())) }
+}
+
+fn connect_postgres(place: &Path) -> Result<db::postgres::Link, StateError> {
+    db::postgres::Link::open(place.to_str().unwrap_or_default(), &schema::POSTGRES)
+        .map_err(|e| StateError::of("open", &db::shown(place), &e))
+}
+
+/// Opens the state in PostgreSQL, and adds what this version adds to its tables.
+fn open_postgres(place: &Path, path: &Path) -> Result<Db, StateError> {
+    let link = connect_postgres(place)?;
+    let known = schema::POSTGRES.version();
+    match link.version().map_err(|e| StateError::of("open", path, &e))? {
+        None => return Err(StateError::Missing(path.into())),
+        Some(found) if found > known => return Err(StateError::Newer { path: path.into(), found, known }),
+        Some(found) if found < known => {
+            link.migrate(&[]).map_err(|e| StateError::of("migrate", path, &e))?;
+        }
+        Some(_) => {}
+    }
+    Ok(Db::Postgres(Box::new(link)))
+}
+
+/// Opens a state file, and migrates an older schema.
+fn open_file(path: &Path) -> Result<Db, StateError> {
+    if !path.exists() {
+        return Err(StateError::Missing(path.into()));
+    }
+    let mut conn = connect(path, false)?;
+    match version(&conn, path)? {
+        None => return Err(StateError::NotAState { path: path.into(), why: "it is empty".into() }),
+        Some(found) if found > schema::VERSION => {
+            return Err(StateError::Newer { path: path.into(), found, known: schema::VERSION });
+        }
+        Some(found) if found < schema::VERSION => match migrate(&mut conn, Vec::new()) {
+            Ok(()) => {}
+            Err(_) if version(&conn, path)? == Some(schema::VERSION) => {} // another process was first
+            Err(e) => return Err(migration("migrate", path, e)),
+        },
+        Some(_) => {}
+    }
+    Ok(Db::Sqlite(conn))
 }
 
 /// Migrates the schema in one transaction that holds the write lock from its first moment. Later reads take no lock.
@@ -279,7 +331,7 @@ fn migrate(conn: &mut Connection, meta: Vec<(&'static str, String)>) -> Result<(
 
 fn migration(doing: &'static str, path: &Path, e: rusqlite_migration::Error) -> StateError {
     match e {
-        rusqlite_migration::Error::RusqliteError { err, .. } => StateError::of(doing, path, &err),
+        rusqlite_migration::Error::RusqliteError { err, .. } => StateError::of(doing, path, &err.into()),
         e => StateError::Io { doing, path: path.into(), why: e.to_string() },
     }
 }
@@ -289,11 +341,11 @@ fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
     if let Some(why) = crate::error::no_file(path) {
         return Err(StateError::NotAState { path: path.into(), why: why.into() });
     }
-    let fail = |e: rusqlite::Error| StateError::of("open", path, &e);
+    let fail = |e: rusqlite::Error| StateError::of("open", path, &e.into());
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
     let conn = Connection::open_with_flags(path, flags).map_err(fail)?;
-    conn.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
+    conn.busy_timeout(db::BUSY_TIMEOUT).map_err(fail)?;
     // Check before any change: the file may belong to another program.
     if version(&conn, path)?.is_none() && !create {
         return Err(StateError::NotAState { path: path.into(), why: "it is empty".into() });
@@ -306,7 +358,8 @@ fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
 
 /// The schema version of a state; none for an empty file, an error for a file of another program.
 fn version(conn: &Connection, path: &Path) -> Result<Option<i64>, StateError> {
-    let number = |sql| conn.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(|e| StateError::of("open", path, &e));
+    let number =
+        |sql| conn.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(|e| StateError::of("open", path, &e.into()));
     if number("SELECT count(*) FROM sqlite_schema")? == 0 {
         return Ok(None);
     }
@@ -326,7 +379,13 @@ fn version(conn: &Connection, path: &Path) -> Result<Option<i64>, StateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use topology::{Allocation, GpuMask, HostId};
+
+    fn file(state: &State) -> &Connection {
+        let Db::Sqlite(conn) = &state.db else { panic!("the state is a file") };
+        conn
+    }
 
     #[test]
     fn a_full_disk_and_a_locked_file_are_one_clear_error_each_and_change_nothing() {
@@ -339,24 +398,24 @@ mod tests {
         let before = state.snapshot().unwrap();
 
         // SQLite's limit on pages behaves like a full disk.
-        let pages: i64 = state.conn.query_row("PRAGMA page_count", [], |r| r.get(0)).unwrap();
-        let _: i64 = state.conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |r| r.get(0)).unwrap();
+        let pages: i64 = file(&state).query_row("PRAGMA page_count", [], |r| r.get(0)).unwrap();
+        let _: i64 = file(&state).query_row(&format!("PRAGMA max_page_count = {pages}"), [], |r| r.get(0)).unwrap();
         let e = state.drain(&all, &"x".repeat(1000), 0.0).unwrap_err();
         assert!(e.to_string().contains("full; make room on the disk; nothing was changed"), "{e}");
         assert_eq!(state.snapshot().unwrap(), before);
         state.check().unwrap();
-        let _: i64 = state.conn.query_row("PRAGMA max_page_count = 100000", [], |r| r.get(0)).unwrap();
+        let _: i64 = file(&state).query_row("PRAGMA max_page_count = 100000", [], |r| r.get(0)).unwrap();
 
         let other = Connection::open(&path).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        state.conn.busy_timeout(Duration::from_millis(50)).unwrap();
+        file(&state).busy_timeout(Duration::from_millis(50)).unwrap();
         let one = Allocation::new([(HostId(0), GpuMask(1))]);
         let e = state.drain(&one, "", 0.0).unwrap_err();
         assert!(matches!(e, StateError::Busy(_)) && e.is_refusal(), "{e}");
         other.execute_batch("ROLLBACK").unwrap();
         state.drain(&one, "", 0.0).unwrap();
 
-        state.conn.pragma_update(None, "query_only", true).unwrap(); // behaves like a read-only file
+        file(&state).pragma_update(None, "query_only", true).unwrap(); // behaves like a read-only file
         let e = state.undrain(&one).unwrap_err();
         assert!(e.to_string().contains("cannot write to the state"), "{e}");
         assert_eq!(state.snapshot().unwrap().drained.len(), 1);

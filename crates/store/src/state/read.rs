@@ -1,7 +1,7 @@
 //! Reads a state at one moment.
 
 use super::{State, StateError};
-use rusqlite::Connection;
+use crate::db::{FromRow, Row, Sql, SqlError};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -94,81 +94,100 @@ impl Snapshot {
 impl State {
     /// The whole state, read in one transaction. O(GPUs held).
     pub fn snapshot(&self) -> Result<Snapshot, StateError> {
-        let tx = self.conn.unchecked_transaction().map_err(|e| StateError::of("read", &self.path, &e))?;
-        super::check_still_of(&tx, &self.fingerprint, &self.path)?;
-        snapshot(&tx, &self.cluster, &self.path)
+        self.db.read(
+            |e| StateError::of("read", &self.path, &e),
+            |tx| {
+                super::check_still_of(tx, &self.fingerprint, &self.path)?;
+                snapshot(tx, &self.cluster, &self.path)
+            },
+        )
     }
 
     /// The present version of the state: a snapshot with this version is up to date. Reads one row.
     pub fn version(&self) -> Result<u64, StateError> {
-        versions(&self.conn).map(|v| v.0).map_err(|e| StateError::of("read", &self.path, &e))
+        self.read_one(versions).map(|v| v.0)
+    }
+
+    /// Reads by one statement.
+    pub(super) fn read_one<T>(&self, work: impl Fn(&Sql<'_>) -> Result<T, SqlError>) -> Result<T, StateError> {
+        self.db.read_one(|e| StateError::of("read", &self.path, &e), work)
     }
 }
 
 /// The version of the whole state, and that of the suspects.
-pub(super) fn versions(conn: &Connection) -> Result<(u64, u64), rusqlite::Error> {
-    let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, i64>(1)? as u64));
-    conn.prepare_cached("SELECT everything, suspects FROM version")?.query_row([], row)
+pub(super) fn versions(sql: &Sql<'_>) -> Result<(u64, u64), SqlError> {
+    sql.one("SELECT everything, suspects FROM version", &[])
 }
 
-/// Reads a snapshot in the transaction of `conn`.
-pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Result<Snapshot, StateError> {
-    let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
+/// The columns of a [`JobHeld`].
+pub(super) const JOB_COLUMNS: &str =
+    "id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, made_by, lease_s, lease_until_unix_s";
+
+/// A job without its GPUs, from [`JOB_COLUMNS`].
+impl FromRow for JobHeld {
+    fn of(row: &Row<'_>) -> Result<Self, SqlError> {
+        Ok(JobHeld {
+            id: row.get(0)?,
+            gpus: Allocation::default(),
+            since_unix_s: row.get(1)?,
+            demand_gb_per_s: row.get(2)?,
+            predicted_gb_per_s: row.get(3)?,
+            size: row.get::<Option<i64>>(4)?.map(|s| Bytes(s.max(0) as u64)),
+            made_by: row.get(5)?,
+            lease_s: row.get(6)?,
+            lease_until_unix_s: row.get(7)?,
+        })
+    }
+}
+
+/// The GPU that a row names.
+pub(super) fn gpu_of(
+    cluster: &Cluster,
+    index: &HashMap<&str, HostId>,
+    path: &Path,
+    host: &str,
+    gpu: i64,
+) -> Result<GpuId, StateError> {
+    let known = index.get(host).copied().filter(|h| (0..cluster.type_of(*h).gpu_count() as i64).contains(&gpu));
+    let unknown = || StateError::damaged(path, format!("cluster `{}` has no GPU {host}:{gpu}", cluster.name));
+    Ok(GpuId { host: known.ok_or_else(unknown)?, gpu: gpu as u8 })
+}
+
+/// Reads a snapshot in a transaction.
+pub(super) fn snapshot(sql: &Sql<'_>, cluster: &Cluster, path: &Path) -> Result<Snapshot, StateError> {
+    let fail = |e: SqlError| StateError::of("read", path, &e);
     let damaged = |why: String| StateError::damaged(path, why);
     let index = cluster.host_index();
-    let gpu_of = |host: &str, gpu: i64| -> Result<GpuId, StateError> {
-        let known = index.get(host).copied().filter(|h| (0..cluster.type_of(*h).gpu_count() as i64).contains(&gpu));
-        let host = known.ok_or_else(|| damaged(format!("cluster `{}` has no GPU {host}:{gpu}", cluster.name)))?;
-        Ok(GpuId { host, gpu: gpu as u8 })
-    };
+    let gpu_of = |host: &str, gpu: i64| gpu_of(cluster, &index, path, host, gpu);
 
     let mut masks: HashMap<String, BTreeMap<HostId, GpuMask>> = HashMap::new();
-    let mut statement = conn.prepare_cached("SELECT host, gpu, job FROM held").map_err(fail)?;
-    let mut rows = statement.query([]).map_err(fail)?;
-    while let Some(row) = rows.next().map_err(fail)? {
-        let (host, gpu, job): (String, i64, String) = row.try_into().map_err(fail)?;
+    sql.each("SELECT host, gpu, job FROM held", &[], fail, |row| {
+        let (host, gpu, job): (String, i64, String) = FromRow::of(row).map_err(fail)?;
         let g = gpu_of(&host, gpu)?;
         let mask = masks.entry(job).or_default().entry(g.host).or_default();
         *mask = mask.union(GpuMask(1 << g.gpu));
-    }
-    let sql = "SELECT id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, made_by, lease_s, \
-               lease_until_unix_s FROM job ORDER BY since_unix_s, id";
-    let mut statement = conn.prepare_cached(sql).map_err(fail)?;
-    let mut rows = statement.query([]).map_err(fail)?;
-    let mut jobs = Vec::new();
-    while let Some(row) = rows.next().map_err(fail)? {
-        type Row = (String, f64, Option<f64>, Option<f64>, Option<i64>, String, Option<f64>, Option<f64>);
-        let (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size, made_by, lease_s, lease_until_unix_s): Row =
-            row.try_into().map_err(fail)?;
-        let gpus = Allocation::new(masks.remove(&id).ok_or_else(|| damaged(format!("job `{id}` holds no GPU")))?);
-        let size = size.map(|s| Bytes(s.max(0) as u64));
-        jobs.push(JobHeld {
-            id,
-            gpus,
-            since_unix_s,
-            demand_gb_per_s,
-            predicted_gb_per_s,
-            size,
-            made_by,
-            lease_s,
-            lease_until_unix_s,
-        });
+        Ok(())
+    })?;
+    let jobs = format!("SELECT {JOB_COLUMNS} FROM job ORDER BY since_unix_s, id");
+    let mut jobs: Vec<JobHeld> = sql.all(&jobs, &[]).map_err(fail)?;
+    for job in &mut jobs {
+        let held = masks.remove(&job.id).ok_or_else(|| damaged(format!("job `{}` holds no GPU", job.id)))?;
+        job.gpus = Allocation::new(held);
     }
     if let Some(id) = masks.keys().next() {
         return Err(damaged(format!("GPUs are held by job `{id}`, which is not listed")));
     }
 
-    let mut statement = conn.prepare_cached("SELECT host, gpu, since_unix_s, reason FROM drained").map_err(fail)?;
-    let mut rows = statement.query([]).map_err(fail)?;
     let mut drained = Vec::new();
-    while let Some(row) = rows.next().map_err(fail)? {
-        let (host, gpu, since_unix_s, reason): (String, i64, f64, String) = row.try_into().map_err(fail)?;
+    sql.each("SELECT host, gpu, since_unix_s, reason FROM drained", &[], fail, |row| {
+        let (host, gpu, since_unix_s, reason): (String, i64, f64, String) = FromRow::of(row).map_err(fail)?;
         drained.push(Drained { gpu: gpu_of(&host, gpu)?, since_unix_s, reason });
-    }
+        Ok(())
+    })?;
     drained.sort_by_key(|d| d.gpu);
 
-    let suspects = suspects(conn, &index, path)?;
-    let (version, suspects_version) = versions(conn).map_err(fail)?;
+    let suspects = suspects(sql, &index, path)?;
+    let (version, suspects_version) = versions(sql).map_err(fail)?;
     let mut snapshot = Snapshot { jobs, drained, suspects, free: Allocation::default(), version, suspects_version };
     let (held, out) = (snapshot.held(), snapshot.drained_gpus());
     let usable = cluster.usable();
@@ -177,23 +196,18 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
 }
 
 /// The suspects, by defect, most probable first.
-pub(super) fn suspects(
-    conn: &Connection,
-    index: &HashMap<&str, HostId>,
-    path: &Path,
-) -> Result<Vec<Suspect>, StateError> {
-    let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
-    let sql = "SELECT defect, host, component, factor, probability FROM suspect \
+pub(super) fn suspects(sql: &Sql<'_>, index: &HashMap<&str, HostId>, path: &Path) -> Result<Vec<Suspect>, StateError> {
+    let fail = |e: SqlError| StateError::of("read", path, &e);
+    let text = "SELECT defect, host, component, factor, probability FROM suspect \
                ORDER BY defect, probability DESC, host, component";
-    let mut statement = conn.prepare_cached(sql).map_err(fail)?;
-    let mut rows = statement.query([]).map_err(fail)?;
     let mut suspects = Vec::new();
-    while let Some(row) = rows.next().map_err(fail)? {
+    sql.each(text, &[], fail, |row| {
         let (defect, name, component, factor, probability): (u32, String, String, f64, f64) =
-            row.try_into().map_err(fail)?;
+            FromRow::of(row).map_err(fail)?;
         let known = index.get(name.as_str()).copied();
         let unknown = || StateError::damaged(path, format!("it suspects host `{name}`, which is unknown"));
         suspects.push(Suspect { defect, host: known.ok_or_else(unknown)?, component, factor, probability });
-    }
+        Ok(())
+    })?;
     Ok(suspects)
 }

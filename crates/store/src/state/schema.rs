@@ -1,6 +1,7 @@
 //! The tables of a state file, as a list of migrations. A new version is a new entry at the end; existing entries are
 //! never edited.
 
+use crate::db::postgres::Tables;
 use rusqlite_migration::{HookError, M, Migrations};
 
 /// `lkst` in the database header.
@@ -75,6 +76,68 @@ CREATE TABLE token (
     until_unix_s REAL,
     revoked_at_unix_s REAL
 ) STRICT;
+";
+
+/// The tables in PostgreSQL, which orders texts by their bytes as SQLite does.
+pub static POSTGRES: Tables =
+    Tables { schema: "linkwise_state", part: 1, sql: &[&[POSTGRES_V1, crate::once::POSTGRES_TABLE]] };
+
+const POSTGRES_V1: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE job (
+    id TEXT COLLATE \"C\" PRIMARY KEY,
+    since_unix_s DOUBLE PRECISION NOT NULL,
+    demand_gb_per_s DOUBLE PRECISION,
+    predicted_gb_per_s DOUBLE PRECISION,
+    size_bytes BIGINT,
+    request TEXT,
+    answer TEXT,
+    lease_s DOUBLE PRECISION,
+    lease_until_unix_s DOUBLE PRECISION,
+    made_by TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX job_by_lease ON job (lease_until_unix_s) WHERE lease_until_unix_s IS NOT NULL;
+CREATE TABLE held (
+    host TEXT COLLATE \"C\" NOT NULL,
+    gpu BIGINT NOT NULL,
+    job TEXT COLLATE \"C\" NOT NULL REFERENCES job (id) ON DELETE CASCADE,
+    PRIMARY KEY (host, gpu)
+);
+CREATE INDEX held_by_job ON held (job);
+CREATE TABLE drained (
+    host TEXT COLLATE \"C\" NOT NULL,
+    gpu BIGINT NOT NULL,
+    since_unix_s DOUBLE PRECISION NOT NULL,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (host, gpu)
+);
+CREATE TABLE suspect (
+    defect BIGINT NOT NULL,
+    host TEXT COLLATE \"C\" NOT NULL,
+    component TEXT COLLATE \"C\" NOT NULL,
+    factor DOUBLE PRECISION NOT NULL,
+    probability DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (defect, host, component)
+);
+CREATE TABLE version (one BIGINT PRIMARY KEY CHECK (one = 1), everything BIGINT NOT NULL, suspects BIGINT NOT NULL);
+INSERT INTO version VALUES (1, 1, 1);
+CREATE TABLE event (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at_unix_s DOUBLE PRECISION NOT NULL,
+    who TEXT NOT NULL,
+    what TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    gpus TEXT NOT NULL,
+    why TEXT NOT NULL
+);
+CREATE TABLE token (
+    name TEXT COLLATE \"C\" PRIMARY KEY,
+    hash TEXT NOT NULL UNIQUE,
+    scope TEXT NOT NULL,
+    made_at_unix_s DOUBLE PRECISION NOT NULL,
+    until_unix_s DOUBLE PRECISION,
+    revoked_at_unix_s DOUBLE PRECISION
+);
 ";
 
 /// All migrations. The same transaction writes `meta` into a new file, so that no state lacks it.

@@ -2,8 +2,8 @@
 
 use super::event::log;
 use super::{State, StateError, check_job_id};
+use crate::db::{FromRow, Row, SqlError, vals};
 use crate::readings::By;
-use rusqlite::{OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 use topology::Allocation;
 
@@ -47,9 +47,11 @@ pub struct NewToken {
 
 const COLUMNS: &str = "SELECT name, scope, made_at_unix_s, until_unix_s, revoked_at_unix_s FROM token";
 
-fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
-    let (name, scope, made_at_unix_s, until_unix_s, revoked_at_unix_s) = row.try_into()?;
-    Ok(Token { name, scope, made_at_unix_s, until_unix_s, revoked_at_unix_s })
+impl FromRow for Token {
+    fn of(row: &Row<'_>) -> Result<Self, SqlError> {
+        let (name, scope, made_at_unix_s, until_unix_s, revoked_at_unix_s) = FromRow::of(row)?;
+        Ok(Token { name, scope, made_at_unix_s, until_unix_s, revoked_at_unix_s })
+    }
 }
 
 impl State {
@@ -60,16 +62,15 @@ impl State {
     pub fn add_token(&mut self, new: &NewToken, by: &By<'_>) -> Result<(), StateError> {
         check_job_id(&new.name).map_err(|e| StateError::Invalid(e.replace("job id", "name of a token")))?;
         self.write(|tx, cluster, path| {
-            let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-            let count: i64 = tx.query_row("SELECT count(*) FROM token", [], |r| r.get(0)).map_err(fail)?;
-            if count as usize >= TOKENS_MAX {
+            let fail = |e: SqlError| StateError::of("write to", path, &e);
+            let count: usize = tx.one("SELECT count(*) FROM token", &[]).map_err(fail)?;
+            if count >= TOKENS_MAX {
                 return Err(StateError::Invalid(format!("the state has {TOKENS_MAX} tokens, the most that it keeps")));
             }
             let sql = "INSERT INTO token (name, hash, scope, made_at_unix_s, until_unix_s) VALUES (?1, ?2, ?3, ?4, ?5) \
                        ON CONFLICT (name) DO NOTHING";
-            let added = tx
-                .execute(sql, params![new.name, new.hash, new.scope, by.at_unix_s, new.until_unix_s])
-                .map_err(fail)?;
+            let row = vals![&new.name, &new.hash, &new.scope, by.at_unix_s, new.until_unix_s];
+            let added = tx.execute(sql, row).map_err(fail)?;
             if added == 0 {
                 return Err(StateError::TokenExists(new.name.clone()));
             }
@@ -80,15 +81,13 @@ impl State {
     /// Revokes a token. Returns false if it was revoked before.
     pub fn revoke_token(&mut self, name: &str, by: &By<'_>) -> Result<bool, StateError> {
         self.write(|tx, cluster, path| {
-            let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-            let known: Option<bool> = tx
-                .query_row("SELECT revoked_at_unix_s IS NULL FROM token WHERE name = ?1", [name], |r| r.get(0))
-                .optional()
-                .map_err(fail)?;
+            let fail = |e: SqlError| StateError::of("write to", path, &e);
+            let sql = "SELECT revoked_at_unix_s IS NULL FROM token WHERE name = ?1";
+            let known: Option<bool> = tx.first(sql, vals![name]).map_err(fail)?;
             let valid = known.ok_or_else(|| StateError::UnknownToken(name.chars().take(80).collect()))?;
             if valid {
-                tx.execute("UPDATE token SET revoked_at_unix_s = ?2 WHERE name = ?1", params![name, by.at_unix_s])
-                    .map_err(fail)?;
+                let sql = "UPDATE token SET revoked_at_unix_s = ?2 WHERE name = ?1";
+                tx.execute(sql, vals![name, by.at_unix_s]).map_err(fail)?;
                 log(tx, cluster, path, by, "revoke", name, &Allocation::default())?;
             }
             Ok(valid)
@@ -97,25 +96,16 @@ impl State {
 
     /// All tokens, by name.
     pub fn tokens(&self) -> Result<Vec<Token>, StateError> {
-        self.conn
-            .prepare_cached(&format!("{COLUMNS} ORDER BY name"))
-            .and_then(|mut s| s.query_map([], token)?.collect())
-            .map_err(|e| StateError::of("read", &self.path, &e))
+        self.read_one(|tx| tx.all(&format!("{COLUMNS} ORDER BY name"), &[]))
     }
 
     /// The token with this hash, also a revoked one.
     pub fn token(&self, hash: &str) -> Result<Option<Token>, StateError> {
-        self.conn
-            .prepare_cached(&format!("{COLUMNS} WHERE hash = ?1"))
-            .and_then(|mut s| s.query_row([hash], token).optional())
-            .map_err(|e| StateError::of("read", &self.path, &e))
+        self.read_one(|tx| tx.first(&format!("{COLUMNS} WHERE hash = ?1"), vals![hash]))
     }
 
     /// True if a token was ever made: from then on a server asks for one.
     pub fn has_tokens(&self) -> Result<bool, StateError> {
-        self.conn
-            .prepare_cached("SELECT EXISTS (SELECT 1 FROM token)")
-            .and_then(|mut s| s.query_row([], |r| r.get(0)))
-            .map_err(|e| StateError::of("read", &self.path, &e))
+        self.read_one(|tx| tx.one("SELECT EXISTS (SELECT 1 FROM token)", &[]))
     }
 }

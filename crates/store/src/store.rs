@@ -1,5 +1,6 @@
-//! [`Store`]: measurements in one SQLite file.
+//! [`Store`]: measurements in one SQLite file or in a database of PostgreSQL.
 
+use crate::db::{self, Db, Sql, SqlError, Val, vals};
 use crate::error::{StoreError, no_file};
 use crate::identity::{HostChanges, Kinship, compare, fingerprint, identity, type_text};
 use crate::measurement::{Measurement, Quality, Record};
@@ -7,15 +8,11 @@ use crate::query::{Place, Query};
 use crate::rename::{Renames, rename_readings};
 use crate::rows::{COLUMNS, allocation_text, clause, record_of};
 use crate::schema;
-use rusqlite::types::Value;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Longest wait of a writer for another process.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest run id, bytes. An allocation of a thousand GPUs in text is about ten thousand.
 pub const RUN_ID_BYTES_MAX: usize = 64 << 10;
 
@@ -34,8 +31,9 @@ pub(crate) type FormerTypes = HashMap<HostId, Vec<(i64, bool)>>;
 /// The measurements of one cluster.
 #[derive(Debug)]
 pub struct Store {
+    /// The file, or the URL without its password.
     pub(crate) path: PathBuf,
-    pub(crate) conn: Connection,
+    pub(crate) db: Db,
     pub(crate) cluster: Cluster,
     /// Hosts with earlier hardware: the last reading on it, and whether it was the present hardware.
     pub(crate) former: FormerTypes,
@@ -77,50 +75,11 @@ impl Store {
         renames: &Renames,
         then: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
-        if let Some(why) = no_file(path) {
-            return Err(StoreError::NotAStore { path: path.into(), why: why.into() });
-        }
-        if !create && !path.exists() {
-            return Err(StoreError::Missing(path.into()));
-        }
-        let fail = |doing| move |e: rusqlite::Error| StoreError::of(doing, path, &e);
-        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
-        let mut conn = Connection::open_with_flags(path, flags).map_err(fail("open"))?;
-        conn.busy_timeout(BUSY_TIMEOUT).map_err(fail("open"))?;
-        let number = |c: &Connection, sql| c.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(fail("open"));
-        let tables = number(&conn, "SELECT count(*) FROM sqlite_schema")?;
-        let version = number(&conn, "PRAGMA user_version")?;
-        let program = number(&conn, "PRAGMA application_id")?;
-        if tables > 0 && program != schema::APPLICATION_ID {
-            let why = match program {
-                crate::state::APPLICATION_ID => "it is a state; measurements need a separate file",
-                _ => "it is a SQLite database of another program",
-            };
-            return Err(StoreError::NotAStore { path: path.into(), why: why.into() });
-        }
-        if tables == 0 && !create {
-            return Err(StoreError::NotAStore { path: path.into(), why: "it is empty".into() });
-        }
-        if version > schema::VERSION {
-            return Err(StoreError::Newer { path: path.into(), found: version, known: schema::VERSION });
-        }
-        conn.pragma_update(None, "journal_mode", "WAL").map_err(fail("open"))?;
-        // FULL: acknowledged data survive a power cut, too; a benchmark takes seconds, an fsync milliseconds.
-        conn.pragma_update(None, "synchronous", "FULL").map_err(fail("open"))?;
-        conn.set_transaction_behavior(TransactionBehavior::Immediate);
-        let migrated = if version < schema::VERSION { schema::migrations().to_latest(&mut conn) } else { Ok(()) };
-        conn.set_transaction_behavior(TransactionBehavior::Deferred); // reads take no lock
-        if let Err(e) = migrated
-            && number(&conn, "PRAGMA user_version")? != schema::VERSION
-        {
-            return Err(match e {
-                rusqlite_migration::Error::RusqliteError { err, .. } => StoreError::of("migrate", path, &err),
-                e => StoreError::Io { doing: "migrate", path: path.into(), why: e.to_string() },
-            });
-        } // otherwise another process was first
+        let place = path;
+        let path = &db::shown(place);
+        let db = if db::is_url(place) { open_postgres(place, path, create)? } else { open_file(path, create)? };
         let (former, changed) = Default::default();
-        let mut store = Store { path: path.into(), conn, cluster: cluster.clone(), former, changed, unrecorded: false };
+        let mut store = Store { path: path.clone(), db, cluster: cluster.clone(), former, changed, unrecorded: false };
         let stored = store.meta("cluster_identity")?;
         if stored.is_none() || !renames.is_empty() {
             store.changed = store.write(|tx, cluster, path| {
@@ -140,23 +99,17 @@ impl Store {
     }
 
     fn former_types(&self) -> Result<FormerTypes, StoreError> {
-        let fail = |e: rusqlite::Error| self.error("read", &e);
         let index = self.cluster.host_index();
-        let mut read = self
-            .conn
-            .prepare("SELECT host, until_reading, type FROM former_type ORDER BY until_reading")
-            .map_err(fail)?;
-        let mut rows = read.query([]).map_err(fail)?;
+        let sql = "SELECT host, until_reading, type FROM former_type ORDER BY until_reading";
+        let rows: Vec<(String, i64, String)> = self.read_one(|tx| tx.all(sql, &[]))?;
         let mut former = FormerTypes::default();
-        while let Some(row) = rows.next().map_err(fail)? {
-            let (host, until, kind): (String, i64, String) = row.try_into().map_err(fail)?;
+        for (host, until, kind) in rows {
             if let Some(&h) = index.get(host.as_str()) {
                 former.entry(h).or_default().push((until, kind == type_text(&self.cluster, h)));
             }
         }
         if self.unrecorded && !self.changed.retyped.is_empty() {
-            let last =
-                self.conn.query_row("SELECT coalesce(max(id), 0) FROM measurement", [], |r| r.get(0)).map_err(fail)?;
+            let last: i64 = self.read_one(|tx| tx.one("SELECT coalesce(max(id), 0) FROM measurement", &[]))?;
             for h in self.changed.retyped.iter().filter_map(|h| index.get(h.as_str())) {
                 former.entry(*h).or_default().push((last, false));
             }
@@ -171,17 +124,15 @@ impl Store {
     }
 
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
-        self.conn
-            .query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
-            .optional()
-            .map_err(|e| self.error("read", &e))
+        self.read_one(|tx| tx.first("SELECT value FROM meta WHERE key = ?1", vals![key]))
     }
 
-    fn error(&self, doing: &'static str, e: &rusqlite::Error) -> StoreError {
-        StoreError::of(doing, &self.path, e)
+    /// Reads by one statement.
+    pub(crate) fn read_one<T>(&self, work: impl Fn(&Sql<'_>) -> Result<T, SqlError>) -> Result<T, StoreError> {
+        self.db.read_one(|e| StoreError::of("read", &self.path, &e), work)
     }
 
-    /// The file.
+    /// The file, or the URL without its password.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -227,18 +178,36 @@ impl Store {
     /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds.
     pub(crate) fn write<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StoreError>,
+        work: impl FnOnce(&Sql<'_>, &Cluster, &Path) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let Store { path, conn, cluster, unrecorded, .. } = self;
-        let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-        if *unrecorded {
-            record_cluster(&tx, cluster, path, &Renames::default())?;
-        }
-        let value = work(&tx, cluster, path)?; // an error drops the transaction, which rolls it back
-        tx.commit().map_err(fail)?;
+        let Store { path, db, cluster, unrecorded, .. } = self;
+        let value = db.write(
+            |e| StoreError::of("write to", path, &e),
+            |tx| {
+                if *unrecorded {
+                    record_cluster(tx, cluster, path, &Renames::default())?;
+                }
+                work(tx, cluster, path) // an error rolls the transaction back
+            },
+        )?;
         *unrecorded = false;
         Ok(value)
+    }
+
+    /// The same, once more if the connection broke and a repetition finds what the first one did.
+    pub(crate) fn write_again<T>(
+        &mut self,
+        is_repeatable: bool,
+        work: impl Fn(&Sql<'_>, &Cluster, &Path) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match self.write(&work) {
+            Err(StoreError::Unreachable { .. }) => self.write(&work),
+            Err(StoreError::OutcomeUnknown { path, why }) if is_repeatable => match self.write(&work) {
+                Err(StoreError::Unreachable { .. }) => Err(StoreError::OutcomeUnknown { path, why }),
+                done => done,
+            },
+            done => done,
+        }
     }
 
     /// Changes the quality of stored runs in one transaction; skips unknown run ids. Returns the number of changed runs.
@@ -247,15 +216,14 @@ impl Store {
         changes: impl IntoIterator<Item = (&'a str, Quality)>,
     ) -> Result<usize, StoreError> {
         self.write(|tx, _, path| {
-            let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+            let fail = |e: SqlError| StoreError::of("write to", path, &e);
             let sql = "UPDATE measurement SET quality = ?2 WHERE run_id = ?1 AND quality <> ?2";
-            let mut update = tx.prepare_cached(sql).map_err(fail)?;
             let mut changed = 0;
             for (run_id, quality) in changes {
-                changed += update.execute(params![run_id, quality.name()]).map_err(fail)?;
+                changed += tx.execute(sql, vals![run_id, quality.name()]).map_err(fail)?;
             }
             if changed > 0 {
-                tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+                tx.execute("UPDATE revision SET changes = changes + 1", &[]).map_err(fail)?;
             }
             Ok(changed)
         })
@@ -269,54 +237,55 @@ impl Store {
     /// [`Store::measurements`] with run ids. About 400 bytes of memory and 6 us per record (`cargo run -p store --example
     /// hundred_thousand`).
     pub fn records(&self, query: &Query) -> Result<Vec<Record>, StoreError> {
-        let (clause, values) = self.clause(query)?;
-        let sql = format!("SELECT {COLUMNS}, id FROM measurement WHERE {clause}");
-        let mut statement = self.conn.prepare_cached(&sql).map_err(|e| self.error("read", &e))?;
+        Ok(self.rows(query)?.into_iter().map(|(_, record, _)| record).collect())
+    }
+
+    /// The number of each reading of a query, the reading, and whether it was withdrawn.
+    pub(crate) fn rows(&self, query: &Query) -> Result<Vec<(i64, Record, bool)>, StoreError> {
+        let fail = |e: SqlError| StoreError::of("read", &self.path, &e);
         let index = self.cluster.host_index();
-        let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(|e| self.error("read", &e))?;
-        let mut out = Vec::new();
-        while let Some(row) = rows.next().map_err(|e| self.error("read", &e))? {
-            let id = row.get("id").map_err(|e| self.error("read", &e))?;
-            let record =
-                record_of(row, id, self, &index).map_err(|why| StoreError::Damaged { path: self.path.clone(), why })?;
-            out.extend(record);
-        }
-        if query.newest.is_some() {
-            out.reverse(); // SQLite returned the newest first
-        }
-        Ok(out)
+        self.db.read(fail, |tx| {
+            let (clause, values) = self.clause(tx, query).map_err(fail)?;
+            let sql = format!("SELECT {COLUMNS}, id, withdrawn FROM measurement WHERE {clause}");
+            let mut out = Vec::new();
+            tx.each(&sql, &values, fail, |row| {
+                let damaged = |why| StoreError::Damaged { path: self.path.clone(), why };
+                let id = row.get(16).map_err(fail)?;
+                if let Some(record) = record_of(row, id, self, &index).map_err(damaged)? {
+                    out.push((id, record, row.get(17).map_err(fail)?));
+                }
+                Ok(())
+            })?;
+            if query.newest.is_some() {
+                out.reverse(); // the newest came first
+            }
+            Ok(out)
+        })
     }
 
     /// The SQL condition of a query. For the newest readings of each host, their numbers are looked up first: O(hosts x newest), in the
     /// index alone.
-    pub(crate) fn clause(&self, query: &Query) -> Result<(String, Vec<Value>), StoreError> {
-        let Some(newest) = query.newest_of_each_host else { return Ok(clause(&self.cluster, query, None)) };
-        let fail = |e: rusqlite::Error| self.error("read", &e);
+    fn clause<'q>(&self, tx: &Sql<'_>, query: &'q Query) -> Result<(String, Vec<Val<'q>>), SqlError> {
+        let Some(newest) = query.newest_of_each_host else { return Ok(clause(tx, &self.cluster, query, None)) };
         let sql = "SELECT reading FROM reading_of_host WHERE host = ?1 AND several = ?2 ORDER BY reading DESC LIMIT ?3";
-        let mut read = self.conn.prepare_cached(sql).map_err(fail)?;
         let mut ids: Vec<i64> = Vec::new();
         for h in &self.cluster.hosts {
             for (several, most) in [(false, newest.one_host), (true, newest.several_hosts)] {
                 let most = i64::try_from(most).unwrap_or(i64::MAX);
-                let found = read.query_map(params![h.name, several, most], |r| r.get(0)).map_err(fail)?;
-                for id in found {
-                    ids.push(id.map_err(fail)?);
-                }
+                ids.extend(tx.all::<i64>(sql, vals![&h.name, several, most])?);
             }
         }
         ids.sort_unstable();
         ids.dedup();
-        Ok(clause(&self.cluster, query, Some(&ids)))
+        Ok(clause(tx, &self.cluster, query, Some(&ids)))
     }
 
     /// The number of measurements that match the query, those of removed hosts included.
     pub fn count(&self, query: &Query) -> Result<usize, StoreError> {
-        let (clause, values) = self.clause(query)?;
-        let sql = format!("SELECT count(*) FROM (SELECT 1 FROM measurement WHERE {clause})");
-        self.conn
-            .query_row(&sql, rusqlite::params_from_iter(values), |r| r.get::<_, i64>(0))
-            .map(|n| n as usize)
-            .map_err(|e| self.error("read", &e))
+        self.read_one(|tx| {
+            let (clause, values) = self.clause(tx, query)?;
+            tx.one(&format!("SELECT count(*) FROM (SELECT 1 FROM measurement WHERE {clause}) AS found"), &values)
+        })
     }
 
     /// All run ids with this prefix, those of withdrawn readings included: no run id can be stored again.
@@ -342,10 +311,74 @@ impl Store {
 
     /// SQLite's own check of the whole file. O(file).
     pub fn check(&self) -> Result<(), StoreError> {
-        let why: String =
-            self.conn.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0)).map_err(|e| self.error("check", &e))?;
-        if why == "ok" { Ok(()) } else { Err(StoreError::Damaged { path: self.path.clone(), why }) }
+        match self.db.check().map_err(|e| StoreError::of("check", &self.path, &e))? {
+            Some(why) => Err(StoreError::Damaged { path: self.path.clone(), why }),
+            None => Ok(()),
+        }
     }
+}
+
+/// Opens a file, and migrates an older schema.
+fn open_file(path: &Path, create: bool) -> Result<Db, StoreError> {
+    if let Some(why) = no_file(path) {
+        return Err(StoreError::NotAStore { path: path.into(), why: why.into() });
+    }
+    if !create && !path.exists() {
+        return Err(StoreError::Missing(path.into()));
+    }
+    let fail = |doing| move |e: rusqlite::Error| StoreError::of(doing, path, &e.into());
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
+    let mut conn = Connection::open_with_flags(path, flags).map_err(fail("open"))?;
+    conn.busy_timeout(db::BUSY_TIMEOUT).map_err(fail("open"))?;
+    let number = |c: &Connection, sql| c.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(fail("open"));
+    let tables = number(&conn, "SELECT count(*) FROM sqlite_schema")?;
+    let version = number(&conn, "PRAGMA user_version")?;
+    let program = number(&conn, "PRAGMA application_id")?;
+    if tables > 0 && program != schema::APPLICATION_ID {
+        let why = match program {
+            crate::state::APPLICATION_ID => "it is a state; measurements need a separate file",
+            _ => "it is a SQLite database of another program",
+        };
+        return Err(StoreError::NotAStore { path: path.into(), why: why.into() });
+    }
+    if tables == 0 && !create {
+        return Err(StoreError::NotAStore { path: path.into(), why: "it is empty".into() });
+    }
+    if version > schema::VERSION {
+        return Err(StoreError::Newer { path: path.into(), found: version, known: schema::VERSION });
+    }
+    conn.pragma_update(None, "journal_mode", "WAL").map_err(fail("open"))?;
+    // FULL: acknowledged data survive a power cut, too; a benchmark takes seconds, an fsync milliseconds.
+    conn.pragma_update(None, "synchronous", "FULL").map_err(fail("open"))?;
+    conn.set_transaction_behavior(TransactionBehavior::Immediate);
+    let migrated = if version < schema::VERSION { schema::migrations().to_latest(&mut conn) } else { Ok(()) };
+    conn.set_transaction_behavior(TransactionBehavior::Deferred); // reads take no lock
+    if let Err(e) = migrated
+        && number(&conn, "PRAGMA user_version")? != schema::VERSION
+    {
+        return Err(match e {
+            rusqlite_migration::Error::RusqliteError { err, .. } => StoreError::of("migrate", path, &err.into()),
+            e => StoreError::Io { doing: "migrate", path: path.into(), why: e.to_string() },
+        });
+    } // otherwise another process was first
+    Ok(Db::Sqlite(conn))
+}
+
+/// Opens the readings in PostgreSQL, and adds what this version adds to their tables.
+fn open_postgres(place: &Path, path: &Path, create: bool) -> Result<Db, StoreError> {
+    let fail = |doing| move |e: SqlError| StoreError::of(doing, path, &e);
+    let known = schema::POSTGRES.version();
+    let link = db::postgres::Link::open(place.to_str().unwrap_or_default(), &schema::POSTGRES).map_err(fail("open"))?;
+    match link.version().map_err(fail("open"))? {
+        None if !create => return Err(StoreError::Missing(path.into())),
+        Some(found) if found > known => return Err(StoreError::Newer { path: path.into(), found, known }),
+        Some(found) if found == known => {}
+        _ => {
+            link.migrate(&[]).map_err(fail("migrate"))?;
+        }
+    }
+    Ok(Db::Postgres(Box::new(link)))
 }
 
 /// The differences between the recorded hosts and those of the cluster; `None` if there are none.
@@ -368,18 +401,12 @@ fn changes(
 }
 
 /// Records the cluster, and what the hosts that differ from it were. Another process may have been first, with this cluster or with another.
-fn record_cluster(
-    tx: &Transaction<'_>,
-    cluster: &Cluster,
-    path: &Path,
-    renames: &Renames,
-) -> Result<HostChanges, StoreError> {
-    let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+fn record_cluster(tx: &Sql<'_>, cluster: &Cluster, path: &Path, renames: &Renames) -> Result<HostChanges, StoreError> {
+    let fail = |e: SqlError| StoreError::of("write to", path, &e);
     let given = identity(cluster);
     let json = serde_json::to_string(cluster).map_err(|e| StoreError::Invalid(e.to_string()))?;
-    let meta = |key: &str| {
-        let sql = "SELECT value FROM meta WHERE key = ?1";
-        tx.query_row(sql, [key], |r| r.get::<_, String>(0)).optional().map_err(fail)
+    let meta = |key: &str| -> Result<Option<String>, StoreError> {
+        tx.first("SELECT value FROM meta WHERE key = ?1", vals![key]).map_err(fail)
     };
     let mut stored = meta("cluster_identity")?;
     if let Some(json) = meta("cluster_json")?.filter(|_| !renames.is_empty()) {
@@ -389,7 +416,7 @@ fn record_cluster(
         rename_readings(tx, path, renames, &before, cluster)?;
         stored = Some(identity(&left.apply(&before)));
         if !left.is_empty() {
-            tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+            tx.execute("UPDATE revision SET changes = changes + 1", &[]).map_err(fail)?;
         }
     }
     let found = changes(stored.as_deref(), cluster, path, || meta("cluster_name"))?;
@@ -399,10 +426,10 @@ fn record_cluster(
     let changes = found.unwrap_or_default();
     let before: HashMap<&str, &str> =
         stored.iter().flat_map(|s| s.lines().skip(1)).filter_map(|l| l.split_once(" is ")).collect();
-    let sql = "INSERT OR IGNORE INTO former_type (host, until_reading, type)
-               SELECT ?1, coalesce(max(id), 0), ?2 FROM measurement";
+    let sql = "INSERT INTO former_type (host, until_reading, type)
+               SELECT ?1, coalesce(max(id), 0), ?2 FROM measurement WHERE true ON CONFLICT DO NOTHING";
     for host in changes.retyped.iter().chain(&changes.removed) {
-        tx.execute(sql, params![host, before.get(host.as_str())]).map_err(fail)?;
+        tx.execute(sql, vals![host, before.get(host.as_str()).copied()]).map_err(fail)?;
     }
     for (key, value) in [
         ("cluster_name", &cluster.name),
@@ -410,10 +437,11 @@ fn record_cluster(
         ("cluster_fingerprint", &fingerprint(&given)),
         ("cluster_json", &json),
     ] {
-        tx.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)", params![key, value]).map_err(fail)?;
+        let sql = "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2";
+        tx.execute(sql, vals![key, value]).map_err(fail)?;
     }
     if !changes.is_empty() {
-        tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+        tx.execute("UPDATE revision SET changes = changes + 1", &[]).map_err(fail)?;
     }
     Ok(changes)
 }
@@ -425,53 +453,49 @@ fn all_gpus(cluster: &Cluster) -> Allocation {
 
 /// Inserts records and returns the number of each; none for a run that was stored before.
 pub(crate) fn insert(
-    tx: &Transaction<'_>,
+    tx: &Sql<'_>,
     cluster: &Cluster,
     path: &Path,
     records: &[Record],
 ) -> Result<Vec<Option<i64>>, StoreError> {
-    let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
-    let sql = format!(
-        "INSERT INTO measurement ({COLUMNS}, host) VALUES \
-         (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17) ON CONFLICT (run_id) DO NOTHING"
+    let fail = |e: SqlError| StoreError::of("write to", path, &e);
+    let insert = format!(
+        "INSERT INTO measurement ({COLUMNS}, host) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, \
+         ?15, ?16, ?17) ON CONFLICT DO NOTHING RETURNING id"
     );
-    let mut insert = tx.prepare_cached(&sql).map_err(fail)?;
-    let touch = "INSERT INTO reading_of_host (host, several, reading) VALUES (?1, ?2, ?3)";
-    let mut touch = tx.prepare_cached(touch).map_err(fail)?;
     let mut ids = Vec::with_capacity(records.len());
+    let mut touched: Vec<Val<'_>> = Vec::new();
     for Record { run_id, measurement: m } in records {
         let host = match m.allocation.parts() {
             [(h, _)] => Some(cluster.host(*h).name.as_str()),
             _ => None,
         };
-        let n = insert.execute(params![
-            run_id,
+        let row = vals![
+            run_id.as_deref(),
             allocation_text(cluster, &m.allocation),
             m.collective.name(),
             m.size.0 as i64,
             m.busbw.gb_per_s(),
             m.time.map(|t| t.0),
-            m.algorithm,
-            m.protocol,
+            m.algorithm.as_deref(),
+            m.protocol.as_deref(),
             m.channels,
-            m.nccl_version,
-            m.contention,
-            m.job,
+            m.nccl_version.as_deref(),
+            m.contention.as_deref(),
+            m.job.as_deref(),
             m.taken_at_unix_s,
             m.source.name(),
-            m.provenance,
+            &m.provenance,
             m.quality.name(),
             host,
-        ]);
-        if n.map_err(fail)? == 0 {
-            ids.push(None);
-            continue;
-        }
-        let id = tx.last_insert_rowid();
+        ];
+        let id: Option<i64> = tx.first(&insert, row).map_err(fail)?;
+        ids.push(id);
+        let Some(id) = id else { continue };
         for (h, _) in m.allocation.parts() {
-            touch.execute(params![cluster.host(*h).name, host.is_none(), id]).map_err(fail)?;
+            touched.extend([Val::from(&cluster.host(*h).name), host.is_none().into(), id.into()]);
         }
-        ids.push(Some(id));
     }
+    tx.insert_rows("reading_of_host (host, several, reading)", 3, &touched).map_err(fail)?;
     Ok(ids)
 }

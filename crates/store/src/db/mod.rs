@@ -1,0 +1,398 @@
+//! One interface to the two databases: a state or a store is written once, in SQL that SQLite and PostgreSQL both
+//! read, and runs on a [`Db`].
+//!
+//! A write holds the write lock from its first moment: `BEGIN IMMEDIATE` in SQLite, a transaction's advisory lock in
+//! PostgreSQL. Statements number their values `?1`, `?2`; PostgreSQL gets `$1`, `$2`.
+
+#![cfg_attr(not(feature = "postgres"), allow(dead_code))] // some errors have one cause only
+
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(not(feature = "postgres"))]
+#[path = "without_postgres.rs"]
+pub(crate) mod postgres;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest wait of a process for another process's write in SQLite.
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// True if the text names a database of PostgreSQL and not a file.
+pub fn is_url(place: &Path) -> bool {
+    place.to_str().is_some_and(|t| t.starts_with("postgres://") || t.starts_with("postgresql://"))
+}
+
+/// A place as messages show it: the URL without its password and options.
+pub(crate) fn shown(place: &Path) -> std::path::PathBuf {
+    match place.to_str().filter(|_| is_url(place)) {
+        Some(url) => postgres::shown(url).into(),
+        None => place.into(),
+    }
+}
+
+/// The longest wait for the write lock of a place, seconds.
+pub(crate) fn lock_wait_s(place: &Path) -> u64 {
+    if is_url(place) { postgres::LOCK_TIMEOUT_S } else { BUSY_TIMEOUT.as_secs() }
+}
+
+/// The reason why a statement failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SqlError {
+    /// SQLite's error.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// Another process held the lock for too long.
+    #[error("the lock was held for too long")]
+    Busy,
+    /// PostgreSQL cannot be reached; nothing was changed.
+    #[error("{0}")]
+    Lost(String),
+    /// The connection broke while a commit was under way: it happened or not.
+    #[error("{0}")]
+    Unknown(String),
+    /// PostgreSQL refused, or a row is not as expected.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl SqlError {
+    /// True if the connection broke: the same write under its key may be sent again.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, SqlError::Lost(_) | SqlError::Unknown(_))
+    }
+}
+
+/// A value of a statement.
+#[derive(Clone, Debug)]
+pub(crate) enum Val<'a> {
+    Null,
+    Int(i64),
+    Real(f64),
+    Text(Cow<'a, str>),
+}
+
+impl rusqlite::ToSql for Val<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Val::Null => ValueRef::Null,
+            Val::Int(v) => ValueRef::Integer(*v),
+            Val::Real(v) => ValueRef::Real(*v),
+            Val::Text(t) => ValueRef::Text(t.as_bytes()),
+        }))
+    }
+}
+
+macro_rules! val_from {
+    ($($from:ty => |$v:ident| $to:expr),* $(,)?) => {
+        $(impl<'a> From<$from> for Val<'a> {
+            fn from($v: $from) -> Self {
+                $to
+            }
+        })*
+    };
+}
+val_from! {
+    i64 => |v| Val::Int(v),
+    u8 => |v| Val::Int(v.into()),
+    u32 => |v| Val::Int(v.into()),
+    bool => |v| Val::Int(v.into()),
+    f64 => |v| Val::Real(v),
+    String => |v| Val::Text(Cow::Owned(v)),
+    &'a str => |v| Val::Text(Cow::Borrowed(v)),
+    &'a String => |v| Val::Text(Cow::Borrowed(v)),
+}
+
+impl<'a, T: Into<Val<'a>>> From<Option<T>> for Val<'a> {
+    fn from(v: Option<T>) -> Self {
+        v.map_or(Val::Null, Into::into)
+    }
+}
+
+/// The values of a statement.
+macro_rules! vals {
+    ($($v:expr),* $(,)?) => { &[$($crate::db::Val::from($v)),*] };
+}
+pub(crate) use vals;
+
+/// A row of a result.
+pub(crate) enum Row<'a> {
+    Sqlite(&'a rusqlite::Row<'a>),
+    Postgres(&'a postgres::Row),
+}
+
+impl Row<'_> {
+    /// A column.
+    pub fn get<T: Column>(&self, i: usize) -> Result<T, SqlError> {
+        T::of(self, i)?.ok_or_else(|| SqlError::Other(format!("column {} of a row is empty", i + 1)))
+    }
+}
+
+/// A type of a column; none for NULL.
+pub(crate) trait Column: Sized {
+    fn of(row: &Row<'_>, i: usize) -> Result<Option<Self>, SqlError>;
+}
+
+impl Column for i64 {
+    fn of(row: &Row<'_>, i: usize) -> Result<Option<Self>, SqlError> {
+        match row {
+            Row::Sqlite(r) => Ok(r.get(i)?),
+            Row::Postgres(r) => postgres::int(r, i),
+        }
+    }
+}
+
+impl Column for f64 {
+    fn of(row: &Row<'_>, i: usize) -> Result<Option<Self>, SqlError> {
+        match row {
+            Row::Sqlite(r) => Ok(r.get(i)?),
+            Row::Postgres(r) => postgres::real(r, i),
+        }
+    }
+}
+
+impl Column for String {
+    fn of(row: &Row<'_>, i: usize) -> Result<Option<Self>, SqlError> {
+        match row {
+            Row::Sqlite(r) => Ok(r.get(i)?),
+            Row::Postgres(r) => postgres::text(r, i),
+        }
+    }
+}
+
+impl Column for bool {
+    fn of(row: &Row<'_>, i: usize) -> Result<Option<Self>, SqlError> {
+        Ok(row.get::<Option<i64>>(i)?.map(|v| v != 0))
+    }
+}
+
+impl<T: Column> Column for Option<T> {
+    fn of(row: &Row<'_>, i: usize) -> Result<Option<Self>, SqlError> {
+        T::of(row, i).map(Some)
+    }
+}
+
+macro_rules! small_column {
+    ($($t:ty),*) => {
+        $(impl Column for $t {
+            fn of(row: &Row<'_>, i: usize) -> Result<Option<Self>, SqlError> {
+                let small = |v: i64| <$t>::try_from(v).map_err(|_| SqlError::Other(format!("{v} is out of range")));
+                row.get::<Option<i64>>(i)?.map(small).transpose()
+            }
+        })*
+    };
+}
+small_column!(u8, u32, u64, usize);
+
+/// A row as a value: a column, or a tuple of the first columns.
+pub(crate) trait FromRow: Sized {
+    fn of(row: &Row<'_>) -> Result<Self, SqlError>;
+}
+
+impl<T: Column> FromRow for T {
+    fn of(row: &Row<'_>) -> Result<Self, SqlError> {
+        row.get(0)
+    }
+}
+
+macro_rules! tuple_from_row {
+    ($($t:ident $i:tt),*) => {
+        impl<$($t: Column),*> FromRow for ($($t,)*) {
+            fn of(row: &Row<'_>) -> Result<Self, SqlError> {
+                Ok(($(row.get::<$t>($i)?,)*))
+            }
+        }
+    };
+}
+tuple_from_row!(A 0, B 1);
+tuple_from_row!(A 0, B 1, C 2);
+tuple_from_row!(A 0, B 1, C 2, D 3);
+tuple_from_row!(A 0, B 1, C 2, D 3, E 4);
+tuple_from_row!(A 0, B 1, C 2, D 3, E 4, F 5);
+tuple_from_row!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+
+/// A connection within a transaction, or for one statement.
+pub(crate) struct Sql<'c> {
+    conn: Conn<'c>,
+    /// Rows that statements changed.
+    changed: Cell<usize>,
+}
+
+enum Conn<'c> {
+    Sqlite(&'c rusqlite::Connection),
+    Postgres(&'c postgres::Link),
+}
+
+impl<'c> Sql<'c> {
+    fn new(conn: Conn<'c>) -> Self {
+        Sql { conn, changed: Cell::new(0) }
+    }
+
+    /// A connection to a file.
+    #[cfg(test)]
+    pub fn sqlite(conn: &'c rusqlite::Connection) -> Self {
+        Sql::new(Conn::Sqlite(conn))
+    }
+
+    /// Rows that statements changed so far.
+    pub fn changed(&self) -> usize {
+        self.changed.get()
+    }
+
+    /// The text for SQLite or for PostgreSQL, where the two have no common form.
+    pub fn dialect(&self, sqlite: &'static str, postgres: &'static str) -> &'static str {
+        match self.conn {
+            Conn::Sqlite(_) => sqlite,
+            Conn::Postgres(_) => postgres,
+        }
+    }
+
+    /// Runs a statement and returns the number of changed rows.
+    pub fn execute(&self, sql: &str, values: &[Val<'_>]) -> Result<usize, SqlError> {
+        let n = match self.conn {
+            Conn::Sqlite(c) => c.prepare_cached(sql)?.execute(rusqlite::params_from_iter(values))?,
+            Conn::Postgres(c) => c.execute(sql, values)?,
+        };
+        self.changed.set(self.changed.get() + n);
+        Ok(n)
+    }
+
+    /// Runs `INSERT INTO table VALUES` for many rows of `width` values: one by one in a file, a thousand values at a time over a
+    /// connection, where every statement costs a round trip.
+    pub fn insert_rows(&self, into: &str, width: usize, values: &[Val<'_>]) -> Result<(), SqlError> {
+        let rows = if matches!(self.conn, Conn::Sqlite(_)) { 1 } else { 1000 / width };
+        for chunk in values.chunks(rows * width) {
+            let row = |r: usize| {
+                let numbers: Vec<String> = (1..=width).map(|i| format!("?{}", r * width + i)).collect();
+                format!("({})", numbers.join(", "))
+            };
+            let rows: Vec<String> = (0..chunk.len() / width).map(row).collect();
+            self.execute(&format!("INSERT INTO {into} VALUES {}", rows.join(", ")), chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `f` for every row of a query, as it comes.
+    pub fn each<E>(
+        &self,
+        sql: &str,
+        values: &[Val<'_>],
+        fail: impl Fn(SqlError) -> E,
+        mut f: impl FnMut(&Row<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.conn {
+            Conn::Sqlite(c) => {
+                let failed = |e: rusqlite::Error| fail(e.into());
+                let mut statement = c.prepare_cached(sql).map_err(failed)?;
+                let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(failed)?;
+                while let Some(row) = rows.next().map_err(failed)? {
+                    f(&Row::Sqlite(row))?;
+                }
+                Ok(())
+            }
+            Conn::Postgres(c) => c.query(sql, values).map_err(fail)?.iter().try_for_each(|row| f(&Row::Postgres(row))),
+        }
+    }
+
+    /// All rows of a query.
+    pub fn all<T: FromRow>(&self, sql: &str, values: &[Val<'_>]) -> Result<Vec<T>, SqlError> {
+        let mut out = Vec::new();
+        self.each(
+            sql,
+            values,
+            |e| e,
+            |row| {
+                out.push(T::of(row)?);
+                Ok(())
+            },
+        )?;
+        Ok(out)
+    }
+
+    /// The first row of a query.
+    pub fn first<T: FromRow>(&self, sql: &str, values: &[Val<'_>]) -> Result<Option<T>, SqlError> {
+        Ok(self.all(sql, values)?.into_iter().next())
+    }
+
+    /// The first row of a query that has one.
+    pub fn one<T: FromRow>(&self, sql: &str, values: &[Val<'_>]) -> Result<T, SqlError> {
+        self.first(sql, values)?.ok_or_else(|| SqlError::Other("a row is missing".into()))
+    }
+}
+
+/// A database that is open.
+#[derive(Debug)]
+pub(crate) enum Db {
+    /// A file.
+    Sqlite(rusqlite::Connection),
+    /// A connection to PostgreSQL.
+    Postgres(Box<postgres::Link>),
+}
+
+impl Db {
+    /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds.
+    pub fn write<T, E>(
+        &self,
+        fail: impl Fn(SqlError) -> E,
+        work: impl FnOnce(&Sql<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        match self {
+            Db::Sqlite(c) => {
+                let failed = |e: rusqlite::Error| fail(e.into());
+                let behavior = rusqlite::TransactionBehavior::Immediate;
+                let tx = rusqlite::Transaction::new_unchecked(c, behavior).map_err(failed)?;
+                let value = work(&Sql::new(Conn::Sqlite(&tx)))?; // an error drops the transaction, which rolls it back
+                tx.commit().map_err(failed)?;
+                Ok(value)
+            }
+            Db::Postgres(link) => {
+                let tx = link.begin_write().map_err(&fail)?;
+                let value = work(&Sql::new(Conn::Postgres(link)))?;
+                tx.commit().map_err(fail)?;
+                Ok(value)
+            }
+        }
+    }
+
+    /// Runs `work` in a transaction that sees one moment. Over a broken connection it runs once more.
+    pub fn read<T, E>(&self, fail: impl Fn(SqlError) -> E, work: impl Fn(&Sql<'_>) -> Result<T, E>) -> Result<T, E> {
+        match self {
+            Db::Sqlite(c) => {
+                let tx = c.unchecked_transaction().map_err(|e| fail(e.into()))?;
+                work(&Sql::new(Conn::Sqlite(&tx)))
+            }
+            Db::Postgres(link) => {
+                let once = || {
+                    let _tx = link.begin_read().map_err(&fail)?;
+                    work(&Sql::new(Conn::Postgres(link)))
+                };
+                match once() {
+                    Err(_) if link.is_broken() => once(),
+                    done => done,
+                }
+            }
+        }
+    }
+
+    /// The same for one statement.
+    pub fn read_one<T, E>(
+        &self,
+        fail: impl Fn(SqlError) -> E,
+        work: impl Fn(&Sql<'_>) -> Result<T, SqlError>,
+    ) -> Result<T, E> {
+        match self {
+            Db::Sqlite(c) => work(&Sql::new(Conn::Sqlite(c))).map_err(fail),
+            Db::Postgres(_) => self.read(&fail, |sql| work(sql).map_err(&fail)),
+        }
+    }
+
+    /// The database's own check of all its pages, where it has one: none if it found nothing.
+    pub fn check(&self) -> Result<Option<String>, SqlError> {
+        let Db::Sqlite(c) = self else { return Ok(None) };
+        let why: String = c.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))?;
+        Ok((why != "ok").then_some(why))
+    }
+}

@@ -1,0 +1,423 @@
+//! A connection to PostgreSQL that comes back after it broke.
+//!
+//! Every writing transaction takes the advisory lock of its part of the database first, so that writes of all servers
+//! follow one another and every read of the transaction sees the writes before it (READ COMMITTED). The lock and all
+//! settings end with the transaction, and statements have no names: a pooler in transaction mode may stand between.
+//! A server that dies or hangs inside of a transaction loses the lock after [`IDLE_TIMEOUT_S`] at the latest.
+
+use super::{SqlError, Val};
+use postgres::config::{Host, SslMode};
+use postgres::error::SqlState;
+use postgres::types::{ToSql, Type};
+use postgres::{Client, Config, NoTls};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::time::Duration;
+
+pub(crate) use postgres::Row;
+
+/// Longest wait for the lock of another server's write.
+pub(crate) const LOCK_TIMEOUT_S: u64 = 5;
+/// Longest pause inside of a transaction, after which PostgreSQL ends it and frees its lock.
+const IDLE_TIMEOUT_S: u64 = 10;
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection whose peer confirms nothing for this long is broken.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// First number of linkwise's advisory locks (`lkws`); the second is the part of the database.
+const LOCK_CLASS: i32 = 0x6c6b_7773;
+/// Folders in which PostgreSQL has its local socket: Debian's and Red Hat's, and upstream's.
+const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+
+/// The tables of one part of the database, in a schema of their own.
+///
+/// A migration only adds: tables, columns with defaults, indices. Servers of the earlier version that are running go on
+/// meanwhile; they cannot be started again.
+pub(crate) struct Tables {
+    /// The schema.
+    pub schema: &'static str,
+    /// Number of the part for its lock.
+    pub part: i32,
+    /// The migrations, in order; the version is their number.
+    pub sql: &'static [&'static [&'static str]],
+}
+
+impl Tables {
+    /// The version that this build writes.
+    pub fn version(&self) -> i64 {
+        self.sql.len() as i64
+    }
+}
+
+/// A connection, and all that is needed to make it again.
+pub(crate) struct Link {
+    config: Config,
+    tables: &'static Tables,
+    /// None: broken.
+    client: RefCell<Option<Client>>,
+    /// A statement of the transaction failed. PostgreSQL would answer its COMMIT with a silent rollback.
+    failed: Cell<bool>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("schema", &self.tables.schema).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Link {
+    /// A connection runs on an executor of its own, which must not end on a thread of another one, such as a server's.
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            let _ = std::thread::spawn(move || drop(client)).join();
+        }
+    }
+}
+
+/// A transaction. Dropped without a commit it is rolled back.
+#[must_use]
+pub(crate) struct Tx<'l>(Option<&'l Link>);
+
+impl Tx<'_> {
+    /// Commits.
+    pub fn commit(mut self) -> Result<(), SqlError> {
+        let Some(link) = self.0.filter(|l| !l.failed.get()) else {
+            return Err(SqlError::Other("a statement of the transaction failed".into()));
+        };
+        self.0 = None;
+        let done = link.batch("COMMIT");
+        if done.is_err() {
+            link.roll_back();
+        }
+        done.map_err(|e| match e {
+            SqlError::Lost(why) => SqlError::Unknown(why),
+            e => e,
+        })
+    }
+}
+
+impl Drop for Tx<'_> {
+    fn drop(&mut self) {
+        if let Some(link) = self.0 {
+            link.roll_back();
+        }
+    }
+}
+
+impl Link {
+    /// Connects.
+    pub fn open(url: &str, tables: &'static Tables) -> Result<Link, SqlError> {
+        let config = config(url).map_err(SqlError::Other)?;
+        let link = Link { config, tables, client: RefCell::default(), failed: Cell::new(false) };
+        link.connect()?;
+        Ok(link)
+    }
+
+    fn connect(&self) -> Result<(), SqlError> {
+        self.client.replace(None); // a broken one is closed before the next is made
+        let client = self.config.connect(NoTls).map_err(|e| sql_error(&e))?;
+        self.client.replace(Some(client));
+        Ok(())
+    }
+
+    /// True if the next transaction needs a new connection.
+    pub fn is_broken(&self) -> bool {
+        self.client.borrow().as_ref().is_none_or(Client::is_closed)
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Client) -> Result<T, postgres::Error>) -> Result<T, SqlError> {
+        let mut client = self.client.borrow_mut();
+        let Some(open) = client.as_mut() else { return Err(SqlError::Lost("the connection broke".into())) };
+        f(open).map_err(|e| {
+            self.failed.set(true);
+            let e = sql_error(&e);
+            if e.is_lost() {
+                *client = None;
+            }
+            e
+        })
+    }
+
+    fn batch(&self, sql: &str) -> Result<(), SqlError> {
+        self.with(|c| c.batch_execute(sql))
+    }
+
+    fn roll_back(&self) {
+        if self.batch("ROLLBACK").is_err() {
+            self.client.replace(None); // PostgreSQL rolls back when the connection ends
+        }
+    }
+
+    /// Begins a transaction; a connection that turns out to be broken is made again once.
+    fn begin(&self, sql: &str) -> Result<Tx<'_>, SqlError> {
+        let was_broken = self.is_broken();
+        if was_broken {
+            self.connect()?;
+        }
+        self.failed.set(false);
+        let begun = match self.batch(sql) {
+            Err(SqlError::Lost(_)) if !was_broken => {
+                self.connect()?;
+                self.failed.set(false);
+                self.batch(sql)
+            }
+            begun => begun,
+        };
+        if begun.is_err() {
+            self.roll_back();
+        }
+        begun.map(|()| Tx(Some(self)))
+    }
+
+    /// Begins a transaction with the lock of all writes.
+    pub fn begin_write(&self) -> Result<Tx<'_>, SqlError> {
+        let Tables { schema, part, .. } = self.tables;
+        // A site that turned synchronous_commit off, or asks for more than `on`, must not lose what linkwise acknowledged.
+        self.begin(&format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+             SET LOCAL lock_timeout TO '{LOCK_TIMEOUT_S}s'; \
+             SELECT pg_advisory_xact_lock({LOCK_CLASS}, {part}); \
+             SET LOCAL search_path TO {schema}; \
+             SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'; \
+             SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' \
+             ELSE current_setting('synchronous_commit') END, true)"
+        ))
+    }
+
+    /// Begins a transaction that reads one moment.
+    pub fn begin_read(&self) -> Result<Tx<'_>, SqlError> {
+        self.begin(&format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path TO {}; \
+             SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'",
+            self.tables.schema
+        ))
+    }
+
+    /// Runs a statement in the transaction.
+    pub fn execute(&self, sql: &str, values: &[Val<'_>]) -> Result<usize, SqlError> {
+        self.with(|c| c.execute_typed(&sql.replace('?', "$"), &typed(values)).map(|n| n as usize))
+    }
+
+    /// The rows of a query in the transaction.
+    pub fn query(&self, sql: &str, values: &[Val<'_>]) -> Result<Vec<Row>, SqlError> {
+        self.with(|c| c.query_typed(&sql.replace('?', "$"), &typed(values)))
+    }
+
+    /// The version of the tables; none if there are none.
+    pub fn version(&self) -> Result<Option<i64>, SqlError> {
+        let _tx = self.begin_read()?;
+        self.version_in_transaction()
+    }
+
+    fn version_in_transaction(&self) -> Result<Option<i64>, SqlError> {
+        let table = format!("{}.schema_version", self.tables.schema);
+        let found = self.query("SELECT to_regclass(?1) IS NOT NULL", &[Val::from(&table)])?;
+        if int(&found[0], 0)? == Some(0) {
+            return Ok(None);
+        }
+        let rows = self.query("SELECT max(version) FROM schema_version", &[])?;
+        int(&rows[0], 0)
+    }
+
+    /// Makes the tables, or adds what is new in this version. `meta` goes into new tables in the same transaction.
+    /// Returns false if the tables were there already.
+    pub fn migrate(&self, meta: &[(&str, String)]) -> Result<bool, SqlError> {
+        let tx = self.begin_write()?;
+        let found = self.version_in_transaction()?;
+        if found.is_none() {
+            let schema = self.tables.schema;
+            self.batch(&format!(
+                "CREATE SCHEMA IF NOT EXISTS {schema}; CREATE TABLE schema_version (version BIGINT PRIMARY KEY)"
+            ))?;
+        }
+        for (number, sql) in (1..).zip(self.tables.sql).skip(found.unwrap_or(0) as usize) {
+            sql.iter().try_for_each(|s| self.batch(s))?;
+            self.execute("INSERT INTO schema_version VALUES (?1)", &[Val::Int(number)])?;
+        }
+        if found.is_none() {
+            for (key, value) in meta {
+                self.execute("INSERT INTO meta (key, value) VALUES (?1, ?2)", &[Val::from(*key), Val::from(value)])?;
+            }
+        }
+        tx.commit()?;
+        Ok(found.is_none())
+    }
+}
+
+/// The values with their types: a statement without a name is sent with them in one message.
+fn typed<'v>(values: &'v [Val<'_>]) -> Vec<(&'v (dyn ToSql + Sync), Type)> {
+    fn of<'v>(v: &'v Val<'_>) -> (&'v (dyn ToSql + Sync), Type) {
+        match v {
+            Val::Null => (&None::<&str>, Type::UNKNOWN), // the server takes the type of the column
+            Val::Int(v) => (v, Type::INT8),
+            Val::Real(v) => (v, Type::FLOAT8),
+            Val::Text(t) => (t, Type::TEXT),
+        }
+    }
+    values.iter().map(of).collect()
+}
+
+fn column<'r, T: postgres::types::FromSql<'r>>(row: &'r Row, i: usize) -> Result<Option<T>, SqlError> {
+    row.try_get(i).map_err(|e| SqlError::Other(e.to_string()))
+}
+
+/// A whole number, or a truth.
+pub(crate) fn int(row: &Row, i: usize) -> Result<Option<i64>, SqlError> {
+    match row.columns().get(i).map(|c| c.type_()) {
+        Some(&Type::BOOL) => Ok(column::<bool>(row, i)?.map(i64::from)),
+        Some(&Type::INT4) => Ok(column::<i32>(row, i)?.map(i64::from)),
+        _ => column(row, i),
+    }
+}
+
+pub(crate) fn real(row: &Row, i: usize) -> Result<Option<f64>, SqlError> {
+    column(row, i)
+}
+
+pub(crate) fn text(row: &Row, i: usize) -> Result<Option<String>, SqlError> {
+    column(row, i)
+}
+
+/// The URL without its password and its options.
+pub(crate) fn shown(url: &str) -> String {
+    let Ok(c) = url.parse::<Config>() else { return "postgres://...".into() };
+    let user = c.get_user().map_or(String::new(), |u| format!("{u}@"));
+    let name = c.get_dbname().unwrap_or_default();
+    let port = |i: usize| c.get_ports().get(i).or(c.get_ports().first()).map_or(String::new(), |p| format!(":{p}"));
+    match c.get_hosts() {
+        [Host::Unix(folder), ..] => {
+            let port = c.get_ports().first().map_or(String::new(), |p| format!("&port={p}"));
+            format!("postgres://{user}/{name}?host={}{port}", folder.display())
+        }
+        hosts => {
+            let host = |(i, h): (usize, &Host)| match h {
+                Host::Tcp(name) => format!("{name}{}", port(i)),
+                Host::Unix(folder) => folder.display().to_string(),
+            };
+            let hosts: Vec<String> = hosts.iter().enumerate().map(host).collect();
+            format!("postgres://{user}{}/{name}", hosts.join(","))
+        }
+    }
+}
+
+/// The settings of a connection. A password that the URL lacks is taken from `PGPASSWORD`.
+fn config(url: &str) -> Result<Config, String> {
+    let mut c: Config =
+        url.parse().map_err(|e| format!("{}; write postgres://USER@HOST:PORT/DATABASE", with_cause(&e)))?;
+    if c.get_dbname().is_none() {
+        return Err("the URL names no database; write postgres://USER@HOST:PORT/DATABASE".into());
+    }
+    if c.get_hosts().is_empty() {
+        let here = SOCKET_FOLDERS.iter().find(|f| Path::new(f).join(".s.PGSQL.5432").exists());
+        c.host_path(here.unwrap_or(&SOCKET_FOLDERS[0]));
+    }
+    let plain = c.get_ssl_mode() == SslMode::Disable;
+    if c.get_ssl_mode() == SslMode::Require {
+        return Err(format!(
+            "linkwise does not encrypt the connection to PostgreSQL yet, as sslmode=require asks; {TUNNEL}"
+        ));
+    }
+    for host in c.get_hosts() {
+        if let Host::Tcp(name) = host
+            && !plain
+            && !is_this_machine(name)
+        {
+            return Err(format!(
+                "linkwise does not encrypt the connection to PostgreSQL yet, and {name} is another machine; {TUNNEL}, or \
+                 add ?sslmode=disable if the network between can be trusted"
+            ));
+        }
+    }
+    if c.get_password().is_none()
+        && let Ok(password) = std::env::var("PGPASSWORD")
+    {
+        c.password(password);
+    }
+    if c.get_application_name().is_none() {
+        c.application_name("linkwise");
+    }
+    c.connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(SILENCE_MAX).keepalives_idle(SILENCE_MAX);
+    Ok(c)
+}
+
+const TUNNEL: &str = "use a local socket, or a tunnel that ends at 127.0.0.1";
+
+fn is_this_machine(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|a| a.is_loopback())
+}
+
+fn with_cause(e: &postgres::Error) -> String {
+    std::error::Error::source(e).map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
+}
+
+/// Maps an error: a broken connection, a lock that was held for too long, or the server's own sentence with a remedy.
+fn sql_error(e: &postgres::Error) -> SqlError {
+    let Some(db) = e.as_db_error() else {
+        let why = with_cause(e);
+        // Without an answer of the server the connection is gone or was never made, except for values that do not fit.
+        let of_values =
+            ["error serializing", "error deserializing", "invalid column"].iter().any(|t| why.starts_with(t));
+        return if of_values { SqlError::Other(why) } else { SqlError::Lost(why) };
+    };
+    let code = db.code();
+    if *code == SqlState::LOCK_NOT_AVAILABLE {
+        return SqlError::Busy;
+    }
+    // 08: connection, 57P: shutdown, start and recovery; the last is the end of a transaction that paused for too long.
+    if code.code().starts_with("08")
+        || code.code().starts_with("57P")
+        || *code == SqlState::TOO_MANY_CONNECTIONS
+        || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
+    {
+        return SqlError::Lost(db.message().into());
+    }
+    let remedy = match code.code() {
+        "3D000" => "; `createdb` makes a database",
+        "42501" => "; the user needs the right to create schemas in the database",
+        "28P01" | "28000" => "; put the password into the URL or into PGPASSWORD",
+        "25006" => "; name the primary server, or add ?target_session_attrs=read-write",
+        "53100" => "; make room on the server's disk",
+        _ => "",
+    };
+    let detail = db.detail().map_or(String::new(), |d| format!(" ({d})"));
+    SqlError::Other(format!("{}{detail}{remedy}", db.message()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_connection_that_needs_no_encryption_is_made() {
+        for good in [
+            "postgres://u@/d?host=/run/x",
+            "postgresql://localhost/d",
+            "postgres://u:p@127.0.0.1:5433/d",
+            "postgres://u@[::1]/d",
+            "postgres://db.site/d?sslmode=disable",
+        ] {
+            config(good).unwrap_or_else(|e| panic!("{good}: {e}"));
+        }
+        for (bad, expected) in [
+            ("postgres://u@db.site/d", "db.site is another machine; use a local socket"),
+            ("postgres://u@localhost/d?sslmode=require", "as sslmode=require asks"),
+            ("postgres://u@localhost", "names no database"),
+            ("postgres://u@localhost/d?colour=red", "colour"),
+        ] {
+            let why = config(bad).unwrap_err();
+            assert!(why.contains(expected), "{bad}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, expected) in [
+            ("postgres://u:secret@h:5433/d", "postgres://u@h:5433/d"),
+            ("postgres://u:secret@/d?host=/run/x&port=77", "postgres://u@/d?host=/run/x&port=77"),
+            ("postgres://a,b/d?password=secret", "postgres://a:5432,b:5432/d"),
+            ("postgres://secret:no url", "postgres://..."),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
+}

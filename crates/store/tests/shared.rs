@@ -1,0 +1,306 @@
+//! One state for several servers, in PostgreSQL: clients that compete, connections that break, and a database that is killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+use store::state::{Commit, Committed, NewJob, StateError};
+use store::{By, ClusterStateStore, Once, Query, ReadingStore, State, Store};
+use topology::{Allocation, Cluster, GpuId};
+
+#[path = "common/postgres.rs"]
+mod postgres;
+use postgres::{Server, shared, skip};
+
+fn cluster(hosts: usize) -> Cluster {
+    let mut c = topology::catalog::cluster("h100").unwrap();
+    let one = c.hosts[0].clone();
+    c.hosts = (0..hosts).map(|i| topology::cluster::Host { name: format!("n{i}"), ..one.clone() }).collect();
+    c
+}
+
+fn job(id: &str, gpus: Allocation) -> NewJob {
+    let none = (None, None, None, None);
+    let (demand_gb_per_s, predicted_gb_per_s, size, lease_s) = none;
+    NewJob { id: id.into(), gpus, demand_gb_per_s, predicted_gb_per_s, size, lease_s }
+}
+
+fn name_of(url: &str) -> &str {
+    url.split(['/', '?']).nth(3).unwrap()
+}
+
+#[test]
+fn a_job_is_allocated_and_read_back_through_the_trait() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let url = PathBuf::from(server.database());
+    assert!(matches!(State::open(&url), Err(StateError::Missing(_))));
+    let c = cluster(2);
+    let mut state: Box<dyn ClusterStateStore> = Box::new(State::init(&url, &c, 1.0).unwrap());
+    assert!(matches!(State::init(&url, &c, 1.0), Err(StateError::Exists { same: true, .. })));
+    let gpus = c.parse_gpus(["n0:[0-3]"]).unwrap();
+    state.allocate(&job("a", gpus.clone()), None, &By::from(2.0)).unwrap();
+    let other: Box<dyn ClusterStateStore> = Box::new(State::open(&url).unwrap());
+    assert_eq!(other.snapshot().unwrap().job("a").unwrap().gpus, gpus);
+    assert_eq!(other.events(0, 10).unwrap()[0].what, "allocate");
+    let store: Box<dyn ReadingStore> = Box::new(Store::create(&url, &c).unwrap());
+    assert_eq!(store.count(&Query::all()).unwrap(), 0, "the readings live in the same database");
+}
+
+/// The keys of the GPUs that clients hold, as they know it.
+#[derive(Default)]
+struct Ledger(Mutex<BTreeMap<GpuId, String>>);
+
+impl Ledger {
+    /// A commit was acknowledged.
+    fn holds(&self, job: &NewJob) {
+        let mut held = self.0.lock().unwrap();
+        for g in job.gpus.gpus() {
+            let before = held.insert(g, job.id.clone());
+            assert_eq!(before, None, "{g:?} was given to {} while another job held it", job.id);
+        }
+    }
+    /// A release is about to be sent.
+    fn gives_back(&self, job: &NewJob) {
+        let mut held = self.0.lock().unwrap();
+        job.gpus.gpus().for_each(|g| assert_eq!(held.remove(&g).as_deref(), Some(job.id.as_str())));
+    }
+}
+
+/// A request until it has an answer. A client without an answer sends the same again.
+fn until_answered<T>(mut ask: impl FnMut() -> Result<T, StateError>) -> T {
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(e) if e.is_transient() => std::thread::sleep(Duration::from_millis(20)),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+fn client(number: usize, state: &Mutex<State>, ledger: &Ledger, end: &AtomicBool, commits: &AtomicUsize) {
+    let mut random = number as u64 + 1;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    let mut mine: Vec<NewJob> = Vec::new();
+    for n in 0.. {
+        if end.load(SeqCst) {
+            break;
+        }
+        let snapshot = until_answered(|| state.lock().unwrap().snapshot());
+        let mut free: Vec<GpuId> = snapshot.free.gpus().collect();
+        let wanted = 1 + next(3);
+        if free.len() >= wanted && mine.len() < 3 {
+            let id = format!("c{number}-{n}");
+            let new = job(&id, Allocation::from_gpus((0..wanted).map(|_| free.swap_remove(next(free.len())))));
+            let (once, answer) = (Once::new(&id, &id).unwrap(), format!("answer {id}"));
+            let (request, by) = (id.as_str(), By::from(n as f64));
+            let commit = Commit { job: &new, snapshot: &snapshot, request, answer: &answer, once: Some(&once), by };
+            match until_answered(|| state.lock().unwrap().commit(&commit)) {
+                Committed::Changed => continue,
+                Committed::Granted => {}
+                Committed::Repeated(told) => assert_eq!(told, answer),
+            }
+            ledger.holds(&new);
+            commits.fetch_add(1, SeqCst);
+            let again = until_answered(|| state.lock().unwrap().commit(&commit));
+            assert_eq!(again, Committed::Repeated(answer), "the same key has the same answer");
+            mine.push(new);
+        } else if !mine.is_empty() {
+            let gone = mine.swap_remove(next(mine.len()));
+            ledger.gives_back(&gone);
+            let once = Once::new(&format!("end-{}", gone.id), "").unwrap();
+            let mut end = || state.lock().unwrap().release_once(&[gone.id.clone()], Some(&once), n as f64);
+            let first = until_answered(&mut end).value;
+            assert_eq!((&first.jobs[0].id, &first.jobs[0].gpus), (&gone.id, &gone.gpus));
+            let again = until_answered(&mut end);
+            assert!(again.repeated && again.value == first, "the same key has the same answer");
+        }
+    }
+}
+
+/// Clients of two servers allocate and release while `meanwhile` runs; then their history is compared with the state. Returns the number
+/// of commits.
+fn compete(url: &Path, clients: usize, meanwhile: impl FnOnce(&AtomicUsize)) -> usize {
+    let c = cluster(8);
+    drop(State::init(url, &c, 0.0).unwrap());
+    let servers = [0, 1].map(|_| Mutex::new(State::open(url).unwrap()));
+    let (ledger, end, commits) = (Ledger::default(), AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|s| {
+        for number in 0..clients {
+            let (state, ledger, end, commits) = (&servers[number % 2], &ledger, &end, &commits);
+            s.spawn(move || client(number, state, ledger, end, commits));
+        }
+        // The clients end also if this thread fails.
+        struct End<'a>(&'a AtomicBool);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, SeqCst);
+            }
+        }
+        let _end = End(&end);
+        meanwhile(&commits);
+    });
+    let now = State::open(url).unwrap().snapshot().unwrap();
+    let held = ledger.0.lock().unwrap();
+    let known: BTreeMap<GpuId, String> =
+        now.jobs.iter().flat_map(|j| j.gpus.gpus().map(|g| (g, j.id.clone()))).collect();
+    assert_eq!(known, *held, "the state holds what was acknowledged: nothing is lost or invented");
+    assert_eq!(known.len() + now.free.gpu_count(), c.gpu_count());
+    // The log has each allocation once, and each release once.
+    let mut seen = BTreeSet::new();
+    let mut after = 0;
+    let state = State::open(url).unwrap();
+    loop {
+        let events = state.events(after, 1000).unwrap();
+        let Some(last) = events.last() else { break };
+        after = last.id;
+        for e in events {
+            assert!(seen.insert((e.subject.clone(), e.what.clone())), "{} of {} twice", e.what, e.subject);
+        }
+    }
+    commits.load(SeqCst)
+}
+
+/// Commits by default; `LINKWISE_COMMITS` sets another number.
+const COMMITS: usize = 150;
+
+#[test]
+fn two_servers_that_allocate_at_once_never_give_a_gpu_twice() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let enough = std::env::var("LINKWISE_COMMITS").map_or(COMMITS, |n| n.parse().expect("a number of commits"));
+    let commits = compete(Path::new(&server.database()), 8, |commits| {
+        while commits.load(SeqCst) < enough {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert!(commits >= enough);
+}
+
+/// Rounds by default; `LINKWISE_KILLS` sets another number.
+const KILLS: usize = 3;
+
+#[test]
+fn a_database_that_is_killed_in_mid_commit_loses_and_invents_nothing() {
+    let Some(server) = Server::start() else { return skip("tests_of_the_store_on_postgresql") };
+    let kills = std::env::var("LINKWISE_KILLS").map_or(KILLS, |k| k.parse().expect("a number of kills"));
+    compete(Path::new(&server.database()), 6, |commits| {
+        for kill in 0..kills {
+            // A round is over after a few more commits, so that the kill meets clients that are at work.
+            let enough = commits.load(SeqCst) + 5 + 7 * (kill % 3);
+            while commits.load(SeqCst) < enough {
+                std::thread::sleep(Duration::from_millis(1 + kill as u64 % 7));
+            }
+            if kill % 2 == 0 { server.kill_a_connection() } else { server.kill_all() }
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_broke_is_made_again() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let url = server.database();
+    let c = cluster(2);
+    let mut state = State::init(Path::new(&url), &c, 0.0).unwrap();
+    let mut store = Store::create(Path::new(&url), &c).unwrap();
+    let end = || {
+        let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'linkwise' \
+                   AND datname = current_database()";
+        assert_ne!(server.psql(name_of(&url), sql), "0");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    end();
+    assert_eq!(state.snapshot().unwrap().free.gpu_count(), 16);
+    assert_eq!(store.count(&Query::all()).unwrap(), 0);
+    end();
+    state.allocate(&job("a", c.parse_gpus(["n0:0"]).unwrap()), 1.0).unwrap();
+    store.mark_all_taught().unwrap();
+    assert_eq!(State::open(Path::new(&url)).unwrap().snapshot().unwrap().jobs.len(), 1);
+}
+
+#[test]
+fn a_lock_that_is_held_for_too_long_is_a_refusal_and_reads_go_on() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let url = server.database();
+    let mut state = State::init(Path::new(&url), &cluster(1), 0.0).unwrap();
+    let n0 = state.cluster().parse_gpus(["n0"]).unwrap();
+    std::thread::scope(|s| {
+        // The lock of the state's writes; PostgreSQL frees it when the session sleeps no more.
+        let sql = "BEGIN; SELECT pg_advisory_xact_lock(1818982259, 1); SELECT pg_sleep(8)";
+        let holds = s.spawn(|| server.psql(name_of(&url), sql));
+        let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted";
+        while server.psql(name_of(&url), locks) == "0" {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let e = state.drain(&n0, "", 1.0).unwrap_err();
+        assert!(matches!(e, StateError::Busy(_)) && e.to_string().contains("for 5 s"), "{e}");
+        assert_eq!(state.snapshot().unwrap().free.gpu_count(), 8);
+        holds.join().unwrap();
+    });
+    state.drain(&n0, "", 1.0).unwrap();
+    assert_eq!(state.snapshot().unwrap().free.gpu_count(), 0);
+}
+
+#[test]
+fn nothing_of_a_request_stays_with_the_connection_so_a_pooler_may_stand_between() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let url = server.database();
+    server.psql("postgres", &format!("ALTER DATABASE {} SET log_statement = 'all'", name_of(&url)));
+    let mut state = State::init(Path::new(&url), &cluster(1), 0.0).unwrap();
+    let gpus = state.cluster().parse_gpus(["n0:0"]).unwrap();
+    state.allocate(&job("pooled", gpus), 1.0).unwrap();
+    state.snapshot().unwrap();
+    let log = server.log();
+    assert!(log.contains("execute <unnamed>: INSERT INTO job"), "the statements are logged");
+    let named = log.lines().find(|l| l.contains("execute ") && !l.contains("execute <unnamed>"));
+    assert_eq!(named, None, "a pooler does not know the names of statements");
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = \
+                 (SELECT oid FROM pg_database WHERE datname = current_database())";
+    assert_eq!(server.psql(name_of(&url), locks), "0");
+    // Settings end with the transaction.
+    assert!(log.lines().filter(|l| l.contains("SET ")).all(|l| !l.contains("SET search_path")), "{log}");
+}
+
+#[test]
+fn a_newer_schema_is_refused_and_a_running_server_goes_on() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let url = server.database();
+    let c = cluster(1);
+    let state = State::init(Path::new(&url), &c, 0.0).unwrap();
+    drop(Store::create(Path::new(&url), &c).unwrap());
+    for part in ["linkwise_state", "linkwise_readings"] {
+        server.psql(name_of(&url), &format!("INSERT INTO {part}.schema_version VALUES (9)"));
+    }
+    let e = State::open(Path::new(&url)).unwrap_err().to_string();
+    assert!(e.contains("has schema version 9; this linkwise knows up to 1"), "{e}");
+    let e = Store::open(Path::new(&url), &c).unwrap_err().to_string();
+    assert!(e.contains("has schema version 9"), "{e}");
+    assert_eq!(state.snapshot().unwrap().free.gpu_count(), 8, "a migration only adds");
+}
+
+#[test]
+fn both_databases_have_the_same_tables_and_columns() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let url = server.database();
+    let (c, folder) = (cluster(1), tempfile::tempdir().unwrap());
+    let file = |name: &str| folder.path().join(name);
+    drop((State::init(Path::new(&url), &c, 0.0).unwrap(), Store::create(Path::new(&url), &c).unwrap()));
+    drop((State::init(&file("s"), &c, 0.0).unwrap(), Store::create(&file("r"), &c).unwrap()));
+    for (schema, name) in [("linkwise_state", "s"), ("linkwise_readings", "r")] {
+        let of_file = rusqlite::Connection::open(file(name)).unwrap();
+        let sql = "SELECT t.name || '.' || c.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c \
+                   WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite%'";
+        let mut read = of_file.prepare(sql).unwrap();
+        let in_file: BTreeSet<String> = read.query_map([], |r| r.get(0)).unwrap().map(Result::unwrap).collect();
+        let sql = format!(
+            "SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = '{schema}'"
+        );
+        let mut shared: BTreeSet<String> = server.psql(name_of(&url), &sql).lines().map(str::to_owned).collect();
+        for only_there in ["schema_version.version", "request_key.number"] {
+            assert!(shared.remove(only_there), "{only_there}");
+        }
+        assert_eq!(in_file, shared);
+    }
+}
