@@ -67,14 +67,24 @@ pub fn most_informative_allocation(
         }
     }
     tried.retain(|a| !read.contains(a));
-    let total: f64 = defect.candidates.iter().map(|c| c.probability).sum();
+    // The rest of the probability is that of no defect.
     let information = |a: &Allocation| -> f64 {
-        let slowed = |c: &&super::Candidate| effects.of(c.component, c.factor, a, size) < -VISIBLE;
-        let share = defect.candidates.iter().filter(slowed).map(|c| c.probability).sum::<f64>() / total.max(1e-9);
+        let share = shown(&effects, defect, a, size);
         share.min(1.0 - share)
     };
     let best = tried.into_iter().map(|a| (information(&a), a)).reduce(|a, b| if b.0 > a.0 + 1e-9 { b } else { a })?;
     (best.0 > INFORMATION_MIN).then_some(best.1)
+}
+
+/// The probability of the candidates that a reading shows. O(candidates) effects.
+fn shown(effects: &Effects, defect: &Defect, a: &Allocation, size: Bytes) -> f64 {
+    let slowed = |c: &&super::Candidate| effects.of(c.component, c.factor, a, size) < -VISIBLE;
+    defect.candidates.iter().filter(slowed).map(|c| c.probability).sum()
+}
+
+/// True if a reading shows candidates of the defect.
+pub(super) fn shows(model: &Model, defect: &Defect, a: &Allocation, size: Bytes) -> bool {
+    shown(&Effects::new(model.cluster(), model), defect, a, size) > INFORMATION_MIN
 }
 
 /// Maximum number of suspected hosts whose GPUs are tried.
