@@ -404,7 +404,7 @@ impl Diagnosis {
     ) -> Option<Allocation> {
         if self.compares_sets()
             && let Some(a) = next
-            && probe::shows(model, defect, a, size)
+            && probe::concerns(model.cluster(), defect, a)
         {
             return Some(a.clone());
         }

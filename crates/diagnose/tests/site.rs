@@ -25,10 +25,13 @@ enum Slow {
     Leaf(usize),
 }
 
-/// Below leaf switches of 16 hosts if the site has more than 16.
+/// Below leaf switches of 16 hosts if the site has more than 16, below pods that are oversubscribed if more than 1,000.
 fn healthy(hosts: usize) -> Cluster {
-    let mut c = catalog::cluster(&format!("{hosts}xhgx-h100")).expect("built in");
-    if hosts > 16 {
+    let mut c = catalog::cluster("16xhgx-h100").expect("built in");
+    c.hosts = (0..hosts).map(|i| topology::Host { name: format!("n{i}"), ..c.hosts[0].clone() }).collect();
+    if hosts > 1000 {
+        c.network.tiers = vec![Tier::regular("leaf", 32, 1.0), Tier::regular("pod", 256, 2.0)];
+    } else if hosts > 16 {
         c.network.tiers = vec![Tier::regular("leaf", 16, 1.0)];
     }
     c
@@ -105,10 +108,14 @@ fn campaign(believed: &Cluster, hardware: &Cluster, design: DesignKind, seed: u6
     store.measurements(&Query::usable()).expect("readings")
 }
 
-/// True if slow `truth` slows whatever slow `found` does: a part of the truth, or the whole of which the truth is part.
+/// True if `found` is the slow component or one of its parts. Simulated rings cannot avoid a slow link, so it slows all
+/// subsets with both of its GPUs, as a slow GPU does.
 fn concerns(cluster: &Cluster, truth: Slow, found: Component) -> bool {
     match truth {
         Slow::Nothing => false,
+        Slow::One(Component::Link(h, a, b)) => {
+            [Component::Link(h, a, b), Component::Gpu(h, a), Component::Gpu(h, b)].contains(&found)
+        }
         Slow::One(c) => c == found,
         Slow::Rail(i) => matches!(found, Component::Nic(_, n) if n == i),
         Slow::Leaf(s) => cluster.switch_of(0, found.host()) == s,
@@ -224,4 +231,13 @@ fn a_slow_switch_is_found_on_large_sites() {
 #[test]
 fn a_healthy_site_of_any_size_is_accused_of_nothing() {
     none_faulty(sites().map(|(n, seed, d)| (n, Slow::Nothing, 1.0, d, seed)));
+}
+
+#[test]
+fn a_gpu_and_a_nic_of_1280_hosts_are_found() {
+    let gpu = Slow::One(Component::Gpu(HostId(799), 3));
+    let nic = Slow::One(Component::Nic(HostId(499), 3));
+    none_faulty(
+        [(1280, gpu, 0.25, DesignKind::Stratified, 1), (1280, nic, 0.25, DesignKind::RailSweep, 1)].into_iter(),
+    );
 }
