@@ -11,6 +11,11 @@ use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 pub const FIT_MIN: usize = 12;
 /// Minimum number of comparable readings in a class.
 const CLASS_MIN: usize = 3;
+/// Up to this many hosts, a majority may be slow: a campaign on a large site takes full tables of the first host and of
+/// two hosts because they deviate. The fastest hosts are then the expectation, as a defect only slows.
+const FEW_HOSTS_MAX: usize = 3;
+/// Values that differ by at most this belong to one level (of the logarithm).
+const LEVEL_WIDTH: f64 = 0.1;
 /// Minimum standard deviation of a reading.
 const SD_MIN: f64 = 0.01;
 /// A single-host reading is low if it is this many standard deviations below its class, and at least [`LOW_MIN`] (of
@@ -201,7 +206,7 @@ pub fn settle(cluster: &Cluster, all: &[(&Evidence, &Expected)]) -> Vec<Option<R
 }
 
 /// Residuals of single-host subsets: against the same subset of other hosts of the type; without such hosts, against
-/// subsets of other hosts that the topology makes equivalent; without these, against such subsets of the same host.
+/// subsets of all hosts that the topology makes equivalent; without other hosts, against such subsets of the same host.
 /// O(n log n + n x classes).
 fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Option<Residual>]) {
     let mut by_mask: HashMap<(usize, Bytes, GpuMask), Vec<(f64, HostId)>> = HashMap::new();
@@ -226,15 +231,21 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
         let host_type = cluster.host(h).host_type;
         let same = &by_mask[&(host_type, e.size, m)];
         let own = &own[&(h, e.size, m)];
-        let several = |hosts: usize| hosts + 1 >= CLASS_MIN;
-        let (middle, of_others) = if several(same.len() - own.len()) {
+        let others = same.len() - own.len();
+        let (middle, of_others) = if others >= FEW_HOSTS_MAX {
             (median_with(same, own, e.ln_busbw), true)
+        } else if others + 1 >= CLASS_MIN {
+            let of_others = same.iter().enumerate().filter(|(at, _)| !own.contains(at)).map(|(_, v)| v.0);
+            (fastest_level(&mut of_others.chain([e.ln_busbw]).collect::<Vec<_>>(), 1.0), true)
         } else {
             let hosts = alike.of(cluster, evidence, host_type, e.size, m);
             match hosts.get(&h) {
-                Some(own) if several(hosts.len() - 1) => {
-                    let others = hosts.iter().filter(|o| *o.0 != h).map(|o| o.1.0);
-                    (median(&mut others.chain([own.0]).collect::<Vec<_>>()), true)
+                Some(_) if (2..=FEW_HOSTS_MAX).contains(&hosts.len()) => {
+                    let mut all: Vec<f64> = hosts.values().map(|o| o.0).collect();
+                    (fastest_level(&mut all, 1.0), true)
+                }
+                Some(_) if hosts.len() > FEW_HOSTS_MAX => {
+                    (median(&mut hosts.values().map(|o| o.0).collect::<Vec<_>>()), true)
                 }
                 Some(own) if own.1 >= CLASS_MIN => (own.0, false),
                 _ => continue,
@@ -259,7 +270,7 @@ struct AlikeSubsets {
     classes: HashMap<(usize, Bytes), Vec<(GpuMask, ByHost)>>,
 }
 
-/// By host: the median of the readings, and their number.
+/// By host: the ordinary level of the readings, and their number.
 type ByHost = BTreeMap<HostId, (f64, usize)>;
 
 impl AlikeSubsets {
@@ -287,10 +298,12 @@ impl AlikeSubsets {
                 });
                 values[at].1.entry(h).or_default().push(e.ln_busbw);
             }
-            let summed = |v: BTreeMap<HostId, Vec<f64>>| {
-                v.into_iter().map(|(h, mut v)| (h, (median(&mut v), v.len()))).collect()
+            // One slow GPU leaves the subsets without it at their level.
+            let summed = |m: GpuMask, v: BTreeMap<HostId, Vec<f64>>| {
+                let slow_max = m.count() as f64 / ty.gpu_count() as f64;
+                v.into_iter().map(|(h, mut v)| (h, (fastest_level(&mut v, slow_max), v.len()))).collect()
             };
-            values.into_iter().map(|(m, v)| (m, summed(v))).collect()
+            values.into_iter().map(|(m, v)| (m, summed(m, v))).collect()
         });
         let at = classes.iter().position(|c| equivalent(ty, c.0, mask)).expect("the reading is in a class itself");
         &classes[at].1
@@ -386,6 +399,20 @@ pub fn hosts<'e>(
 /// Median; 0 for an empty slice. O(n); reorders the values.
 pub fn median(v: &mut [f64]) -> f64 {
     stats::median_or(v, 0.0)
+}
+
+/// The median, if the fast values are near it; else the mean of the values near the fast ones. At most the share
+/// `slow_max` of the values is slow; the middle of the others represents the fast ones. O(n log n).
+fn fastest_level(v: &mut [f64], slow_max: f64) -> f64 {
+    v.sort_by(f64::total_cmp);
+    let last = v.len().saturating_sub(1);
+    let top = (last as f64 * (0.5 + 0.5 * slow_max)).round() as usize;
+    match (v.get(top), v.get(last / 2)) {
+        (Some(&top), Some(&middle)) if top - middle > LEVEL_WIDTH => {
+            stats::mean(&v.iter().copied().filter(|x| (x - top).abs() <= LEVEL_WIDTH).collect::<Vec<_>>())
+        }
+        _ => median(v),
+    }
 }
 
 /// Robust standard deviation around the median; 0 for an empty slice.

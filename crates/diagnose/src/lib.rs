@@ -366,13 +366,49 @@ impl Diagnosis {
         read: &std::collections::HashSet<Allocation>,
     ) -> Option<Allocation> {
         match &self.sets {
-            Some(sets) => ask::most_informative(sets, model, free, size, read),
-            None => {
-                let open = self.defects.iter().find(|d| d.candidates[0].probability < ask::SURE)?;
-                let read: Vec<Allocation> = read.iter().cloned().collect();
-                most_informative_allocation(model, open, free, size, &read)
+            // A reading over hosts does not tell the parts inside a host apart.
+            Some(sets) => {
+                let inside =
+                    |d: &&Defect| matches!(d.candidates[0].component, Component::Gpu(..) | Component::Link(..));
+                ask::most_informative(sets, model, free, size, read)
+                    .or_else(|| self.about_open(model, free, size, read, inside))
             }
+            None => self.about_open(model, free, size, read, |_| true),
         }
+    }
+
+    /// The reading that tells most about the first of these defects that is not certain.
+    fn about_open(
+        &self,
+        model: &Model,
+        free: &Allocation,
+        size: Bytes,
+        read: &std::collections::HashSet<Allocation>,
+        of: impl Fn(&&Defect) -> bool,
+    ) -> Option<Allocation> {
+        let open = self.defects.iter().filter(of).find(|d| d.candidates[0].probability < ask::SURE)?;
+        let read: Vec<Allocation> = read.iter().cloned().collect();
+        most_informative_allocation(model, open, free, size, &read)
+    }
+
+    /// The free GPUs whose reading tells most about one defect: `next` of [`Diagnosis::next_reading`] if it concerns the
+    /// defect, else GPUs of the suspects with those of an unsuspected host. It contains GPUs of a candidate. `None` if no
+    /// reading separates the candidates.
+    pub fn worth_measuring(
+        &self,
+        model: &Model,
+        defect: &Defect,
+        next: Option<&Allocation>,
+        free: &Allocation,
+        size: Bytes,
+    ) -> Option<Allocation> {
+        if self.compares_sets()
+            && let Some(a) = next
+            && probe::concerns(model.cluster(), defect, a)
+        {
+            return Some(a.clone());
+        }
+        most_informative_allocation(model, defect, free, size, &[])
     }
 
     /// Expected remaining share of an allocation's bandwidth under the defects, 0 to 1. Candidates of one defect

@@ -1,17 +1,19 @@
 //! The next measurement that best separates the candidates of a defect.
 
-use super::effect::{Component, Effects};
+use super::effect::{Component, Effects, Touch};
 use super::infer::Defect;
+use super::window::JOB_HOSTS_MAX;
 use predict::Model;
 use std::collections::BTreeMap;
-use topology::{Allocation, Bytes, GpuMask, HostId};
+use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
 /// The allocation of free GPUs whose bandwidth best separates the candidates of a defect: candidates with about half of
 /// the probability would slow it. `None` if no free allocation separates them.
 ///
 /// Each trial uses a part of one suspected host's GPUs, the most or the least suspected. For defects between hosts, the
-/// part is combined with the same number of GPUs of another host; for defects inside a host, it is measured alone.
-/// O(hosts x GPUs x candidates) effects.
+/// part is combined with the same number of GPUs of another host; for defects inside a host, it is measured alone. If
+/// more hosts than [`HOSTS_TRIED`] are suspected, parts of all suspects are tried, too. O(hosts x GPUs x candidates)
+/// effects.
 ///
 /// `read` are the allocations measured since the defect was suspected. They are not repeated, because a repetition
 /// shares their irregularity.
@@ -66,15 +68,42 @@ pub fn most_informative_allocation(
             }
         }
     }
+    // Of many suspected hosts, each with little of the probability: parts of all of them, one suspected GPU on each.
+    let suspects: Vec<HostId> = hosts.iter().rev().copied().filter(|h| suspected(*h) > 0.0).collect();
+    if suspects.len() > HOSTS_TRIED {
+        let most = |h: &HostId| {
+            let gpus = free.mask(*h).iter();
+            gpus.reduce(|a, b| if weight_of(*h, b) > weight_of(*h, a) { b } else { a }).map(|g| (*h, GpuMask(1 << g)))
+        };
+        let sizes = std::iter::successors(Some(suspects.len().min(2 * JOB_HOSTS_MAX) / 2), |n| Some(n / 2));
+        for n in sizes.take_while(|n| *n > 1) {
+            tried.push(Allocation::new(suspects[..n].iter().filter_map(most)));
+        }
+    }
     tried.retain(|a| !read.contains(a));
-    let total: f64 = defect.candidates.iter().map(|c| c.probability).sum();
+    // The rest of the probability is that of no defect.
     let information = |a: &Allocation| -> f64 {
-        let slowed = |c: &&super::Candidate| effects.of(c.component, c.factor, a, size) < -VISIBLE;
-        let share = defect.candidates.iter().filter(slowed).map(|c| c.probability).sum::<f64>() / total.max(1e-9);
+        let share = shown(&effects, defect, a, size);
         share.min(1.0 - share)
     };
     let best = tried.into_iter().map(|a| (information(&a), a)).reduce(|a, b| if b.0 > a.0 + 1e-9 { b } else { a })?;
     (best.0 > INFORMATION_MIN).then_some(best.1)
+}
+
+/// The probability of the candidates that a reading shows. O(candidates) effects.
+fn shown(effects: &Effects, defect: &Defect, a: &Allocation, size: Bytes) -> f64 {
+    let slowed = |c: &&super::Candidate| effects.of(c.component, c.factor, a, size) < -VISIBLE;
+    defect.candidates.iter().filter(slowed).map(|c| c.probability).sum()
+}
+
+/// True if a reading uses candidates of the defect, however many other hosts hide their effect in the physics.
+pub(super) fn concerns(cluster: &Cluster, defect: &Defect, a: &Allocation) -> bool {
+    let uses = |c: &&super::Candidate| {
+        let mask = a.mask(c.component.host());
+        let nics = cluster.type_of(c.component.host()).nics_touched(mask);
+        !mask.is_empty() && Effects::slow_part(c.component, mask, nics, a.host_count()) != Touch::Not
+    };
+    defect.candidates.iter().filter(uses).map(|c| c.probability).sum::<f64>() > INFORMATION_MIN
 }
 
 /// Maximum number of suspected hosts whose GPUs are tried.

@@ -170,19 +170,15 @@ impl Engine {
         let typical = typical(cluster, &diagnosis, &rows);
         let usable = if self.has_state() { self.snapshot()?.free.clone() } else { cluster.usable() };
         let read = rows.iter().map(|m| m.allocation.clone()).collect();
-        let next = diagnosis.next_reading(&model, &usable, size, &read).map(|a| GpuList::new(cluster, &a));
+        let next = diagnosis.next_reading(&model, &usable, size, &read);
         let defect = |d: &Defect| {
-            let worth_measuring = if diagnosis.compares_sets() {
-                next.clone()
-            } else {
-                let a = diagnose::most_informative_allocation(&model, d, &usable, size, &[]);
-                a.map(|a| GpuList::new(cluster, &a))
-            };
+            let a = diagnosis.worth_measuring(&model, d, next.as_ref(), &usable, size);
+            let worth_measuring = a.map(|a| GpuList::new(cluster, &a));
             defect(cluster, &model, d, size, &typical, worth_measuring)
         };
         Ok(DiagnoseAnswer {
             cluster: cluster.name.clone(),
-            measure_next: next.clone(),
+            measure_next: next.as_ref().map(|a| GpuList::new(cluster, a)),
             readings,
             simulated_readings,
             judged: diagnosis.readings,
