@@ -312,6 +312,47 @@ fn pages_need_no_script_and_show_the_state_with_everything_escaped() {
 }
 
 #[test]
+fn the_page_of_a_job_keeps_what_the_choice_was_compared_with_over_a_restart() {
+    let s = Server::new(4);
+    let asked = json!({"gpus": 12, "commit": "a/b", "constraints": {"excluded_hosts": ["n3"]}});
+    let answer = s.post("/v1/allocations", &asked).json();
+    s.post("/v1/readings", &json!({"job": "a/b", "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 41.5}]}));
+    let packed = format!("{:.1}", answer["packed"]["predicted_busbw_gb_per_s"].as_f64().unwrap());
+    let page = s.get("/jobs/a%2Fb").text;
+    for word in ["<th scope=\"row\">packing</th>", &packed, "excluded hosts n3", "41.5", "<svg class=\"links\""] {
+        assert!(page.contains(word), "{word} is not in {page}");
+    }
+    let folder = s.stop();
+    let engine = common::engine(folder.path(), 4);
+    let s = Server::of(folder, engine, |c| c);
+    let page = s.get("/jobs/a%2Fb").text;
+    assert!(page.contains("<th scope=\"row\">packing</th>") && page.contains(&packed), "{page}");
+    assert!(!page.contains("excluded hosts"), "constraints are not kept: {page}");
+}
+
+#[test]
+fn a_search_leads_to_the_page_of_a_job_or_of_a_hosts_switch() {
+    let mut cluster = common::cluster(64);
+    cluster.network.tiers = vec![topology::Tier::regular("leaf", 8, 2.0)];
+    let folder = tempfile::tempdir().unwrap();
+    let state = store::State::init(&folder.path().join("s.db"), &cluster, 0.0).unwrap();
+    let s = Server::of(folder, engine::Engine::builder(cluster).state(state).build().unwrap(), |c| c);
+    s.send("PUT", "/v1/allocations/a%2Fb", &[("content-type", "application/json")], br#"{"gpus":["n9:0","n63:7"]}"#);
+    let job = s.get("/find?q=a/b");
+    assert_eq!((job.status, job.header("location")), (303, "/jobs/a%2Fb"));
+    let host = s.get("/find?q=n9");
+    assert_eq!((host.status, host.header("location")), (303, "/hosts?tier=0&switch=1&host=n9"));
+    let part = s.get(host.header("location")).text;
+    assert!(part.contains("row found\"><span class=\"host\" title=\"n9,"), "{part}");
+    assert_eq!(part.matches("class=\"row").count(), 8);
+    assert!(s.get("/find?q=nobody").status == 404 && s.get("/hosts?tier=1&switch=0").status == 404);
+    assert!(s.get("/hosts?tier=0&switch=8").status == 404 && s.get("/hosts?from=64").status == 404);
+    let map = s.get("/").text;
+    assert_eq!(map.matches("class=\"card\"").count(), 8, "a card per leaf: {map}");
+    assert!(map.contains("up 1600 GB/s"), "8 hosts of 400 GB/s at 2:1: {map}");
+}
+
+#[test]
 fn a_server_that_stops_answers_the_requests_that_run() {
     let s = Server::new(8);
     let (at, n) = (s.at, 4);
