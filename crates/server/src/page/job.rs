@@ -93,9 +93,10 @@ fn asked_words(asked: &Value) -> Vec<String> {
     for (k, v) in fields.chain(limits) {
         let shown = match (k.as_str(), v.as_u64()) {
             ("size_bytes", Some(n)) => topology::Bytes(n).to_string(),
+            ("lease_s", _) => super::words(v.as_f64().unwrap_or(0.0)),
             _ => text(v),
         };
-        let name = k.trim_end_matches("_bytes").replace('_', " ");
+        let name = k.trim_end_matches("_bytes").trim_end_matches("_s").replace('_', " ").replace("gpus", "GPUs");
         words.push(super::cut(&format!("{name} {shown}"), 300));
     }
     words

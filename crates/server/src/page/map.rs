@@ -23,7 +23,7 @@ const CARDS_MAX: usize = 320;
 /// Hosts of one page of a switch.
 const HOSTS_PER_PAGE: usize = 128;
 /// Jobs of the list on the map's page.
-const JOBS_SHOWN: usize = 100;
+const JOBS_SHOWN: usize = 50;
 /// Readings that are looked through for the newest one of every listed job.
 const READINGS_SEEN: usize = 200;
 /// Suspects below this probability are not shown on the map.

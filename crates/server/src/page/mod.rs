@@ -58,7 +58,11 @@ fn templates() -> &'static Environment<'static> {
         }
         env.add_filter("gb", |v: f64| format!("{v:.1}"));
         env.add_filter("percent", |v: f64| format!("{:.0} %", 100.0 * v));
-        env.add_filter("signed", |v: f64| if v.abs() < 0.5 { "±0 %".to_owned() } else { format!("{v:+.0} %") });
+        env.add_filter("than", |v: f64| match v {
+            v if v.abs() < 0.5 => "as fast as".to_owned(),
+            v if v < 0.0 => format!("{:.0} % slower than", -v),
+            v => format!("{v:.0} % faster than"),
+        });
         env.add_filter("beside", |v: f64| match v {
             v if v.abs() < 0.5 => "as".to_owned(),
             v if v < 0.0 => format!("{:.0} % below", -v),

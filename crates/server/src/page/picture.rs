@@ -70,12 +70,20 @@ pub struct Series<'a> {
     pub text: fn(f64) -> String,
 }
 
+/// The next number of the form 1, 2, 2.5 or 5 times a power of ten.
+fn round_up(v: f64) -> f64 {
+    let power = 10f64.powf(v.log10().floor());
+    let steps = [1.0, 2.0, 2.5, 5.0];
+    steps.into_iter().map(|s| s * power).find(|s| *s >= v * (1.0 - 1e-9)).unwrap_or(10.0 * power)
+}
+
 impl Chart {
     pub fn new(s: &Series<'_>) -> Chart {
         let (width, height, left, top, bottom) = (720.0, 200.0, 52.0, 8.0, 170.0);
         let span = (s.to - s.from).max(1.0);
         let x = |t: f64| left + (width - left - 8.0) * ((t - s.from) / span).clamp(0.0, 1.0);
-        let range = (s.high - s.low).max(1e-9);
+        // Quarters of the range are round numbers.
+        let range = 4.0 * round_up((s.high - s.low).max(1e-9) / 4.0);
         let y = |v: f64| bottom - (bottom - top) * ((v - s.low) / range).clamp(0.0, 1.0);
         let line = |&(class, points): &(&'static str, &[(f64, f64)])| {
             let mut path = String::new();
@@ -285,7 +293,7 @@ impl Links {
         if above && many {
             let x = below.iter().map(|b| b.x).sum::<f64>() / below.len() as f64;
             let word = if tiers == 0 { "one non-blocking switch" } else { "the network above" };
-            p.switch(x, 14.0, 150.0, word, word.into(), String::new());
+            p.switch(x, 14.0, 180.0, word, word.into(), String::new());
             p.join(&below, &limited, x, 38.0);
         }
         p.height = p.boxes.iter().map(|b| b.y + b.h).fold(0.0, f64::max) + 8.0;
@@ -504,6 +512,12 @@ mod tests {
         let s = Strip::new(&[(class("f"), false), (class("j j1"), true), (class("f"), false)]);
         let all: String = s.layers.iter().map(|l| l.path.as_str()).collect();
         assert_eq!((s.layers.len(), all.matches('M').count(), s.suspects.matches('M').count()), (2, 3, 1));
+    }
+
+    #[test]
+    fn the_axis_ends_at_the_next_round_quarter() {
+        let found = [0.25, 119.0, 250.0, 0.31, 1000.0, 7.0].map(round_up);
+        assert_eq!(found, [0.25, 200.0, 250.0, 0.5, 1000.0, 10.0]);
     }
 
     #[test]
