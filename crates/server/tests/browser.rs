@@ -195,6 +195,10 @@ fn hostile_names_and_reasons_are_text_and_break_no_page() {
         let drained = s.post("/v1/hosts/drain", &json!({"gpus": [name(h)], "reason": why}));
         assert_eq!(drained.status, 200, "{drained:?}");
     }
+    for path in ["/", "/suspects", "/jobs/p"] {
+        let text = s.get(path).text;
+        assert!(!text.contains('\u{202e}') && text.contains('\u{fffd}'), "{path} turns text round");
+    }
     let visit = [
         "/".to_owned(),
         "/suspects".into(),

@@ -166,12 +166,19 @@ fn page(template: &str, with: Value) -> Result<Response<Body>, Problem> {
         templates().get_template(template).and_then(|t| t.render(minijinja::value::Serde(&with))).map_err(|e| {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("the page failed: {e}"), "report this")
         })?;
-    let mut r = with_type(Body::from(text), "text/html; charset=utf-8");
+    let mut r = with_type(Body::from(visible(text)), "text/html; charset=utf-8");
     let h = r.headers_mut();
     h.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CSP));
     // With `no-referrer` a browser sends `Origin: null` with this server's own forms, which look foreign then.
     h.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     Ok(r)
+}
+
+/// The text without characters that reverse or hide what stands around them: a host or a reason could look like another one.
+fn visible(text: String) -> String {
+    let turns =
+        |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if text.contains(turns) { text.replace(turns, "\u{fffd}") } else { text }
 }
 
 /// A job of a list.

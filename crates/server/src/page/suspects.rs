@@ -16,12 +16,12 @@ const DIAGNOSIS_TIME: Duration = Duration::from_secs(60);
 const CANDIDATES: usize = 6;
 
 /// The newest diagnosis, made anew if the state changed and the last one is old. It changes nothing.
-async fn diagnosis(v: &Visit) -> Result<Arc<DiagnoseAnswer>, String> {
+async fn diagnosis(v: &Visit) -> (Result<Arc<DiagnoseAnswer>, String>, Duration) {
     let newest = *v.app.newest.borrow();
     if let Some(k) = &*locked(&v.app.pages.diagnosis)
         && (k.event == newest || k.at.elapsed() < DIAGNOSIS_TIME)
     {
-        return k.value.clone();
+        return (k.value.clone(), k.at.elapsed());
     }
     let asked = |engine: &engine::Engine| {
         let collective = engine.model_answer().ok().map(|m| m.collective);
@@ -30,7 +30,7 @@ async fn diagnosis(v: &Visit) -> Result<Arc<DiagnoseAnswer>, String> {
     let value = v.app.work(asked).await.map(Arc::new).map_err(|p| p.detail.clone());
     let kept = Kept { event: newest, at: Instant::now(), value: value.clone() };
     *locked(&v.app.pages.diagnosis) = Some(kept);
-    value
+    (value, Duration::ZERO)
 }
 
 /// A candidate with its bar.
@@ -73,7 +73,8 @@ fn defects(v: &Visit, suspects: &[SuspectAnswer], d: Option<&DiagnoseAnswer>) ->
 
 pub async fn suspects(v: Visit) -> Result<Response<Body>, Problem> {
     let s = status(&v).await?;
-    let (found, why_not) = match diagnosis(&v).await {
+    let (result, age) = diagnosis(&v).await;
+    let (found, why_not) = match result {
         Ok(d) => (Some(d), None),
         Err(e) => (None, Some(e)),
     };
@@ -87,6 +88,7 @@ pub async fn suspects(v: Visit) -> Result<Response<Body>, Problem> {
             "here": "suspects", "visitor": v.visitor(), "defects": defects(&v, &s.suspects, d), "why_not": why_not,
             "readings": d.map(|d| d.judged), "simulated": d.map(|d| d.simulated_readings),
             "next": next.map(|g| json!({ "list": cluster.gpu_list(&g.allocation(cluster)), "gpus": g.gpu_count()})),
+            "age": super::words(age.as_secs_f64()),
             "shared": d.map(|d| d.shared.clone()),
             "hosts": d.map(|d| d.hosts.iter().filter(|h| h.deviations.abs() >= 2.0).take(12).collect::<Vec<_>>()),
             "stray": d.map(|d| d.stray.iter().take(12).map(|x| json!({
