@@ -140,7 +140,8 @@ fn suspects_and_the_next_reading_are_clean_in_a_browser() {
     let page = s.get("/suspects").text;
     assert!(page.contains("Take this reading next") && page.contains("n2"), "{page}");
     assert!(s.get("/").text.contains("suspected: "), "the map marks the host");
-    let plan = json!({"name": "suspects", "visit": ["/suspects", "/", "/jobs/on-the-slow-host", "/history"]});
+    let plan =
+        json!({"name": "suspects", "brief": true, "visit": ["/suspects", "/", "/jobs/on-the-slow-host", "/history"]});
     check("suspects_and_the_next_reading_are_clean_in_a_browser", &s, plan);
 }
 

@@ -228,27 +228,39 @@ fn quality(engine: &Engine, events: &[Event], said: &[Said], now_unix_s: f64) ->
     }))
 }
 
-pub async fn history(v: Visit) -> Result<Response<Body>, Problem> {
-    let newest = *v.app.newest.borrow();
-    let fresh = |k: &Kept<Arc<Value>>| {
+/// The content of the page, if the state did not change since or it is young.
+fn kept(v: &Visit) -> Option<Arc<Value>> {
+    let slot = locked(&v.app.pages.history);
+    let fresh = |k: &&Kept<Arc<Value>>| {
         let age = k.at.elapsed();
-        age < HISTORY_TIME || (k.event == newest && age < 10 * HISTORY_TIME)
+        age < HISTORY_TIME || (k.event == *v.app.newest.borrow() && age < 10 * HISTORY_TIME)
     };
-    let kept = locked(&v.app.pages.history).as_ref().filter(|k| fresh(k)).map(|k| k.value.clone());
-    let shown = match kept {
-        Some(k) => k,
-        None => {
-            let (said, now) = (v.app.pages.said(), crate::app::now_unix_s());
-            let look = move |engine: &Engine| {
-                let (h, log) = (engine.hosts()?, events(engine)?);
-                let used = use_of(engine.cluster(), &h, &log, now);
-                Ok(json!({ "use": used, "events": log.len(), "quality": quality(engine, &log, &said, now)}))
-            };
-            let value = Arc::new(v.app.work(look).await?);
-            *locked(&v.app.pages.history) = Some(Kept { event: newest, at: Instant::now(), value: value.clone() });
-            value
-        }
+    slot.as_ref().filter(fresh).map(|k| k.value.clone())
+}
+
+/// The content of the page; one request makes it, others wait for it.
+async fn content(v: &Visit) -> Result<Arc<Value>, Problem> {
+    if let Some(k) = kept(v) {
+        return Ok(k);
+    }
+    let _one = v.app.pages.looks.lock().await;
+    if let Some(k) = kept(v) {
+        return Ok(k);
+    }
+    let event = *v.app.newest.borrow();
+    let (said, now) = (v.app.pages.said(), crate::app::now_unix_s());
+    let look = move |engine: &Engine| {
+        let (h, log) = (engine.hosts()?, events(engine)?);
+        let used = use_of(engine.cluster(), &h, &log, now);
+        Ok(json!({ "use": used, "events": log.len(), "quality": quality(engine, &log, &said, now)}))
     };
+    let value = Arc::new(v.app.work(look).await?);
+    *locked(&v.app.pages.history) = Some(Kept { event, at: Instant::now(), value: value.clone() });
+    Ok(value)
+}
+
+pub async fn history(v: Visit) -> Result<Response<Body>, Problem> {
+    let shown = content(&v).await?;
     page("history.html", json!({ "here": "history", "visitor": v.visitor(), "h": *shown}))
 }
 

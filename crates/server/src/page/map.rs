@@ -115,6 +115,11 @@ fn class(g: &GpuStatus) -> String {
     }
 }
 
+/// The address of a job's page; empty for words that stand for a job which the client may not see.
+fn address(job: &str) -> String {
+    if store::state::check_job_id(job).is_ok() { format!("/jobs/{}", escaped(job)) } else { String::new() }
+}
+
 /// Hosts one by one, by their nearest switch. GPUs in `marked` are outlined.
 pub fn blocks<'a>(
     cluster: &Cluster,
@@ -130,7 +135,7 @@ pub fn blocks<'a>(
             let (title, job) = match (&g.job, &g.drained) {
                 (Some(j), d) => {
                     let drained = if d.is_some() { ", drained" } else { "" };
-                    (format!("{name} held by {j}{drained}"), format!("/jobs/{}", escaped(j)))
+                    (format!("{name} held by {j}{drained}"), address(j))
                 }
                 (None, Some(why)) if why.is_empty() => (format!("{name} drained"), String::new()),
                 (None, Some(why)) => (format!("{name} drained: {}", super::cut(why, 200)), String::new()),

@@ -34,6 +34,8 @@ type Slot<T> = Mutex<Option<Kept<T>>>;
 pub struct Memory {
     asked: Mutex<VecDeque<(String, Value)>>,
     said: Mutex<VecDeque<Said>>,
+    /// Held while a slow result is made.
+    pub looks: tokio::sync::Mutex<()>,
     pub diagnosis: Slot<Result<Arc<DiagnoseAnswer>, String>>,
     pub history: Slot<Arc<Value>>,
 }

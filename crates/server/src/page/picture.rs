@@ -120,7 +120,7 @@ impl Chart {
                 .map(|(t, v, class, title)| Dot {
                     x: format!("{:.1}", x(*t)),
                     y: format!("{:.1}", y(*v)),
-                    class: *class,
+                    class,
                     title: title.clone(),
                 })
                 .collect(),

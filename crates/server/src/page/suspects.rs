@@ -15,21 +15,35 @@ const DIAGNOSIS_TIME: Duration = Duration::from_secs(60);
 /// Candidates of a defect that are listed.
 const CANDIDATES: usize = 6;
 
-/// The newest diagnosis, made anew if the state changed and the last one is old. It changes nothing.
-async fn diagnosis(v: &Visit) -> (Result<Arc<DiagnoseAnswer>, String>, Duration) {
-    let newest = *v.app.newest.borrow();
-    if let Some(k) = &*locked(&v.app.pages.diagnosis)
-        && (k.event == newest || k.at.elapsed() < DIAGNOSIS_TIME)
-    {
-        return (k.value.clone(), k.at.elapsed());
+type Found = (Result<Arc<DiagnoseAnswer>, String>, Duration);
+
+/// The last diagnosis with its age, if the state did not change since or it is young.
+fn kept(v: &Visit) -> Option<Found> {
+    let slot = locked(&v.app.pages.diagnosis);
+    let fresh = |k: &&Kept<Result<Arc<DiagnoseAnswer>, String>>| {
+        let age = k.at.elapsed();
+        // A command can add readings without an event.
+        age < DIAGNOSIS_TIME || (k.event == *v.app.newest.borrow() && age < 10 * DIAGNOSIS_TIME)
+    };
+    slot.as_ref().filter(fresh).map(|k| (k.value.clone(), k.at.elapsed()))
+}
+
+/// The newest diagnosis, made anew if the last one is old; one request makes it, others wait for it. It changes nothing.
+async fn diagnosis(v: &Visit) -> Found {
+    if let Some(k) = kept(v) {
+        return k;
     }
+    let _one = v.app.pages.looks.lock().await;
+    if let Some(k) = kept(v) {
+        return k;
+    }
+    let event = *v.app.newest.borrow();
     let asked = |engine: &engine::Engine| {
         let collective = engine.model_answer().ok().map(|m| m.collective);
         engine.diagnosis(&DiagnoseRequest { collective })
     };
     let value = v.app.work(asked).await.map(Arc::new).map_err(|p| p.detail.clone());
-    let kept = Kept { event: newest, at: Instant::now(), value: value.clone() };
-    *locked(&v.app.pages.diagnosis) = Some(kept);
+    *locked(&v.app.pages.diagnosis) = Some(Kept { event, at: Instant::now(), value: value.clone() });
     (value, Duration::ZERO)
 }
 
