@@ -10,6 +10,7 @@ folder=out/serve
 rm -rf "$folder"
 mkdir -p "$folder"
 log=$folder/serve.log
+: >"$log"
 profile=$(mktemp -d)
 "$linkwise" serve --cluster examples/roce-leaf-spine.yaml --state "$folder/site.db" --listen 127.0.0.1:0 >"$log" 2>&1 &
 server=$!
