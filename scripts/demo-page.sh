@@ -38,7 +38,7 @@ http() {
   exec 3<&- 3>&-
 }
 
-for job in train-a:64 train-b:24 eval-c:12 notebook-d:2 sweep-e:16; do
+for job in train-a:64 train-b:24 eval-c:12 notebook-3:2 sweep-1:16; do
   http POST /v1/allocations "{\"gpus\": ${job#*:}, \"commit\": \"${job%:*}\"}" >/dev/null
 done
 http POST /v1/hosts/drain '{"gpus": ["gpu-017"], "reason": "NIC 4 flaps"}' >/dev/null
