@@ -286,7 +286,7 @@ mod tests {
         let text = templates()
             .get_template("problem.html")
             .unwrap()
-            .render(minijinja::value::Serde(json!({"problem": evil})))
+            .render(minijinja::value::Serde(json!({"problem": evil, "visitor": {}})))
             .unwrap();
         assert!(text.contains("&lt;script&gt;") && !text.contains("<script"), "{text}");
     }
