@@ -13,3 +13,4 @@ say "demo: $((SECONDS - begin)) s"
 [ ! -d out ] || find out -name '*.html' -newer "$before" | while read -r report; do
   say "report: $root/$report (open it in a browser)"
 done
+scripts/demo-page.sh

@@ -15,6 +15,15 @@ pub const ATTEMPTS_FREE: u32 = 3;
 pub const ATTEMPTS_MAX: u32 = 64;
 
 impl Engine {
+    /// The answer that placed a job, as the state keeps it; none for a job of named GPUs. Reads one row.
+    ///
+    /// # Errors
+    /// No state; the kept answer is of another version.
+    pub fn placed(&self, job: &str) -> Result<Option<PlaceAnswer>, EngineError> {
+        let kept = self.state()?.kept_answer(job)?;
+        kept.map(|a| serde_json::from_str(&a).map_err(|e| EngineError::KeptAnswer(e.to_string()))).transpose()
+    }
+
     pub(crate) fn place_and_commit(
         &self,
         query: &PlaceQuery,

@@ -156,6 +156,18 @@ impl Engine {
     /// # Errors
     /// No store; no usable reading, or several collectives and none is named.
     pub fn diagnose(&self, r: &DiagnoseRequest) -> Result<DiagnoseAnswer, EngineError> {
+        self.look_for_defects(r, true)
+    }
+
+    /// The same without a change of the state.
+    ///
+    /// # Errors
+    /// Those of [`Engine::diagnose`].
+    pub fn diagnosis(&self, r: &DiagnoseRequest) -> Result<DiagnoseAnswer, EngineError> {
+        self.look_for_defects(r, false)
+    }
+
+    fn look_for_defects(&self, r: &DiagnoseRequest, keep: bool) -> Result<DiagnoseAnswer, EngineError> {
         let (rows, readings, simulated_readings) = {
             let store = self.store()?;
             let simulated = Query { source: Some(Source::Simulated), ..Query::usable() };
@@ -163,7 +175,7 @@ impl Engine {
         };
         let cluster = &self.cluster;
         let (diagnosis, model) = diagnose::examine(cluster, &rows, r.collective, fabric::Constants::default())?;
-        if self.has_state() {
+        if keep && self.has_state() {
             self.state()?.set_suspects(&suspects_of(&diagnosis))?;
         }
         let size = model.sizes().last().copied().unwrap_or(Bytes::mib(16));

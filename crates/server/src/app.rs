@@ -22,6 +22,8 @@ pub struct App {
     pub engine: Arc<Engine>,
     pub metrics: Metrics,
     pub tasks: Tasks,
+    /// What the pages remember.
+    pub pages: crate::page::Memory,
     pub rates: Rates,
     wrong_tokens: Rates,
     /// Permits for calls of the engine.
@@ -54,6 +56,7 @@ impl App {
             engine: Arc::new(engine),
             metrics: Metrics::new(),
             tasks: Tasks::default(),
+            pages: crate::page::Memory::default(),
             rates: Rates::new(config.rate_per_s, 2.0 * config.rate_per_s),
             wrong_tokens: Rates::new(limits::WRONG_TOKENS_PER_S, limits::WRONG_TOKENS_BURST),
             workers: Arc::new(Semaphore::new(limits::workers())),
@@ -104,6 +107,7 @@ impl App {
     pub async fn ask(&self, request: Request, client: &Client) -> Result<Answer, Problem> {
         let who = client.clone();
         let decides = matches!(request, Request::Place(_));
+        let asked = crate::page::Memory::asked(&request);
         let start = Instant::now();
         let answer = self.work(move |engine| engine.handle(&request, by(&who))).await;
         if decides {
@@ -111,6 +115,7 @@ impl App {
         }
         if let Ok(a) = &answer {
             self.metrics.answered(a);
+            self.pages.answered(asked, a);
         }
         answer
     }

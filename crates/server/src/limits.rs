@@ -46,6 +46,10 @@ pub const TOKEN_TIME: Duration = Duration::from_secs(1);
 pub const STOP_TIME: Duration = Duration::from_secs(10);
 /// Most busy GPUs that the metrics list, one series each.
 pub const GPU_SERIES_MAX: usize = 20_480;
+/// Requests of jobs that the pages remember; older ones are forgotten. About 1 kB each.
+pub const PAGE_ASKED_MAX: usize = 2_000;
+/// Predictions beside what jobs got that the pages remember; older ones are forgotten. 24 bytes each.
+pub const PAGE_SAID_MAX: usize = 2_000;
 
 /// Number of requests that the engine works on at once: one per core, because decisions compute, and one more, because
 /// commits wait for the disk.

@@ -293,6 +293,8 @@ fn pages_need_no_script_and_show_the_state_with_everything_escaped() {
         assert!(said.header("content-type").starts_with("text/html"), "{path}: {said:?}");
         let csp = said.header("content-security-policy");
         assert!(csp.starts_with("default-src 'none'") && !csp.contains("unsafe"), "{path}: {csp}");
+        // Under `no-referrer` Chromium sends `Origin: null` with the form of the page, and signing in is refused.
+        assert_eq!(said.header("referrer-policy"), "same-origin", "{path}");
         for word in ["<script", "http://", "https://", "style=", "javascript:"] {
             assert!(!said.text.contains(word), "{path} has {word}: {}", said.text);
         }
@@ -305,10 +307,51 @@ fn pages_need_no_script_and_show_the_state_with_everything_escaped() {
     let answer = s.post("/v1/place", &json!({"gpus": 8, "constraints": {"excluded_hosts": ["n0"]}})).json();
     let busbw = format!("{:.1} GB", answer["predicted_busbw_gb_per_s"].as_f64().unwrap());
     assert!(what_if.text.contains(&busbw), "{busbw} is not in {}", what_if.text);
-    assert_eq!(what_if.text.matches("chosen\"").count(), 8);
+    assert_eq!(what_if.text.matches("class=\"g f chosen\"").count(), 8);
     assert_eq!(s.get("/what-if?gpus=99").status, 409);
     assert_eq!(s.get("/jobs/none").status, 404);
     assert!(s.get("/cluster.svg").text.starts_with("<svg") && s.get("/style.css").status == 200);
+}
+
+#[test]
+fn the_page_of_a_job_keeps_what_the_choice_was_compared_with_over_a_restart() {
+    let s = Server::new(4);
+    let asked = json!({"gpus": 12, "commit": "a/b", "constraints": {"excluded_hosts": ["n3"]}});
+    let answer = s.post("/v1/allocations", &asked).json();
+    s.post("/v1/readings", &json!({"job": "a/b", "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 41.5}]}));
+    let packed = format!("{:.1}", answer["packed"]["predicted_busbw_gb_per_s"].as_f64().unwrap());
+    let page = s.get("/jobs/a%2Fb").text;
+    for word in ["<th scope=\"row\">packing</th>", &packed, "excluded hosts n3", "41.5", "<svg class=\"links\""] {
+        assert!(page.contains(word), "{word} is not in {page}");
+    }
+    let folder = s.stop();
+    let engine = common::engine(folder.path(), 4);
+    let s = Server::of(folder, engine, |c| c);
+    let page = s.get("/jobs/a%2Fb").text;
+    assert!(page.contains("<th scope=\"row\">packing</th>") && page.contains(&packed), "{page}");
+    assert!(!page.contains("excluded hosts"), "constraints are not kept: {page}");
+}
+
+#[test]
+fn a_search_leads_to_the_page_of_a_job_or_of_a_hosts_switch() {
+    let mut cluster = common::cluster(64);
+    cluster.network.tiers = vec![topology::Tier::regular("leaf", 8, 2.0)];
+    let folder = tempfile::tempdir().unwrap();
+    let state = store::State::init(&folder.path().join("s.db"), &cluster, 0.0).unwrap();
+    let s = Server::of(folder, engine::Engine::builder(cluster).state(state).build().unwrap(), |c| c);
+    s.send("PUT", "/v1/allocations/a%2Fb", &[("content-type", "application/json")], br#"{"gpus":["n9:0","n63:7"]}"#);
+    let job = s.get("/find?q=a/b");
+    assert_eq!((job.status, job.header("location")), (303, "/jobs/a%2Fb"));
+    let host = s.get("/find?q=n9");
+    assert_eq!((host.status, host.header("location")), (303, "/hosts?tier=0&switch=1&host=n9"));
+    let part = s.get(host.header("location")).text;
+    assert!(part.contains("row found\"><span class=\"host\" title=\"n9,"), "{part}");
+    assert_eq!(part.matches("<li class=\"row").count(), 8);
+    assert!(s.get("/find?q=nobody").status == 404 && s.get("/hosts?tier=1&switch=0").status == 404);
+    assert!(s.get("/hosts?tier=0&switch=8").status == 404 && s.get("/hosts?from=64").status == 404);
+    let map = s.get("/").text;
+    assert_eq!(map.matches("class=\"card\"").count(), 8, "a card per leaf: {map}");
+    assert!(map.replace("&#x2f;", "/").contains("up 1600 GB/s"), "8 hosts of 400 GB/s at 2:1: {map}");
 }
 
 #[test]

@@ -25,6 +25,10 @@ pub trait ClusterStateStore: Send {
     fn version(&self) -> Result<u64, StateError>;
     /// See [`State::answered`].
     fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError>;
+    /// See [`State::kept_answer`]. A database without it has none.
+    fn kept_answer(&self, _job: &str) -> Result<Option<String>, StateError> {
+        Ok(None)
+    }
     /// See [`State::commit`].
     fn commit(&mut self, commit: &Commit<'_>) -> Result<Committed, StateError>;
     /// See [`State::allocate`].
@@ -77,6 +81,9 @@ impl ClusterStateStore for State {
     }
     fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError> {
         State::answered(self, job, request, once)
+    }
+    fn kept_answer(&self, job: &str) -> Result<Option<String>, StateError> {
+        State::kept_answer(self, job)
     }
     fn commit(&mut self, commit: &Commit<'_>) -> Result<Committed, StateError> {
         State::commit(self, commit)
