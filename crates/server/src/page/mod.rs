@@ -442,7 +442,8 @@ async fn login(app: Arc<App>, request: Request) -> Result<Response<Body>, Proble
         *r.status_mut() = p.status_code();
         return Ok(r);
     }
-    Ok(moved(&format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={SESSION_S}")))
+    let secure = if app.encrypts { "; Secure" } else { "" };
+    Ok(moved(&format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={SESSION_S}{secure}")))
 }
 
 async fn logout(app: Arc<App>, request: Request) -> Result<Response<Body>, Problem> {
