@@ -311,7 +311,7 @@ impl Engine {
             };
             versions.list.iter().filter(of).max_by(newest).cloned()
         };
-        let (found, model) = found.ok_or_else(|| EngineError::UnknownVersion(r.version))?;
+        let (found, model) = found.ok_or(EngineError::UnknownVersion(r.version))?;
         if found.state == VersionState::Present {
             return Ok(found);
         }
