@@ -110,7 +110,7 @@ fn every_endpoint_answers_as_the_document_says() {
     let demand: Vec<Vec<u64>> = (0..32).map(|i| (0..32).map(|j| u64::from(i / 8 != j / 8) << 20).collect()).collect();
     let plan = check("planRoute", s.post("/v1/route/plan", &json!({"demand_bytes": demand}))).json();
     let flows: u64 = plan["flows"].as_array().unwrap().iter().map(|f| f["bytes"].as_u64().unwrap()).sum();
-    assert_eq!(flows, 32 * 24 << 20, "every byte has a path");
+    assert_eq!(flows, (32 * 24) << 20, "every byte has a path");
     assert!(plan["congestion_s"].as_f64() >= plan["lower_bound_s"].as_f64(), "{}", plan["gap"]);
     assert_eq!(s.post("/v1/route/plan", &json!({"demand_bytes": [[0]]})).code().0, 400);
     let nccl =
