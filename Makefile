@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz miri
+.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ fmt: ## format the code
 
 fuzz: ## fuzz every reader, ten minutes each (needs a nightly toolchain)
 	@scripts/fuzz.sh
+
+fuzz-server: ## requests made from the server's OpenAPI document, ten minutes (needs python3 and the package index)
+	@scripts/fuzz-server.sh
 
 miri: ## the rings of `wire` under Miri (needs a nightly toolchain with miri)
 	@scripts/miri.sh

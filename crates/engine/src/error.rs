@@ -82,6 +82,12 @@ pub enum EngineError {
     /// The model could not be saved.
     #[error("the readings are stored, but the model with these readings could not be saved: {0}")]
     ModelNotKept(String),
+    /// No kept version of the model has this number.
+    #[error("{}", no_version(*.0))]
+    UnknownVersion(Option<u64>),
+    /// The work was cancelled before its end.
+    #[error("the fit was cancelled; the model is as before")]
+    Cancelled,
     /// A stored answer cannot be read.
     #[error("the stored answer to this request cannot be read: {0}")]
     KeptAnswer(String),
@@ -144,6 +150,8 @@ impl EngineError {
             EngineError::Impossible { .. } => "impossible_reading",
             EngineError::Conflict { .. } => "conflict",
             EngineError::ModelNotKept(_) => "model_not_saved",
+            EngineError::UnknownVersion(_) => "unknown_version",
+            EngineError::Cancelled => "cancelled",
             EngineError::KeptAnswer(_) => "kept_answer",
         }
     }
@@ -160,6 +168,7 @@ impl EngineError {
             EngineError::State(e) if e.is_refusal() => ErrorKind::Impossible,
             EngineError::Store(StoreError::Withdrawn { .. }) => ErrorKind::Impossible,
             EngineError::Conflict { .. } => ErrorKind::Busy,
+            EngineError::Cancelled => ErrorKind::Impossible,
             EngineError::ModelNotKept(_) | EngineError::KeptAnswer(_) => ErrorKind::Broken,
             _ => ErrorKind::Malformed,
         }
@@ -221,6 +230,14 @@ impl EngineError {
 impl Serialize for EngineError {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.form().serialize(s)
+    }
+}
+
+fn no_version(number: Option<u64>) -> String {
+    let kept = crate::MODELS_KEPT_MAX;
+    match number {
+        Some(n) => format!("there is no version {n} of the model; the newest {kept} since the start are kept"),
+        None => "no version of the model was used before the present one since the start".into(),
     }
 }
 

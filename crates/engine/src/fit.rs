@@ -3,10 +3,10 @@
 use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::slow_parts::SlowPartAnswer;
-use predict::{BandwidthModel, Correction, FitOptions, Kind, TierRates};
+use predict::{BandwidthModel, Correction, FitOptions, Kind, Model, TierRates};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use store::Source;
+use store::{Measurement, Source};
 use topology::{Bytes, Collective};
 
 /// Fits a model to all usable readings. The engine then uses this model.
@@ -80,29 +80,46 @@ impl Engine {
     /// # Errors
     /// An unknown kind; no readings, or none that the kind can use.
     pub fn fit(&self, r: &FitRequest) -> Result<FitAnswer, EngineError> {
-        let name = r.kind.as_deref().unwrap_or("gp");
-        let kind = self.kinds.by_name(name).ok_or_else(|| {
-            let (name, kinds) = (name.chars().take(60).collect::<String>(), self.kinds.names());
-            let message = format!("`{name}` is not a kind of model; known are {kinds}");
-            EngineError::BadRequest { code: "unknown_kind", message }
-        })?;
+        let kind = self.kind_of(r)?;
         let _alone = self.learning();
         let readings = match self.usable_readings() {
             Err(EngineError::Missing(_)) if kind == Kind::Nccl => Vec::new(),
             other => other?,
         };
-        let options = FitOptions { collective: r.collective, ..FitOptions::of(kind).seed(r.seed) };
-        let (model, report) = predict::fit(&self.cluster, &readings, &options)?;
+        let (model, answer) = self.fitted(kind, r, &readings)?;
         // A killed request may have stored readings without teaching them: the new model has them, so a repetition must teach nothing.
         if let Ok(mut store) = self.store() {
             store.mark_all_taught()?;
         }
         let model = self.replace_fitted(model)?;
+        self.first_version("a fit without a comparison", &model);
+        Ok(answer)
+    }
+
+    /// The kind of model that a request names.
+    pub(crate) fn kind_of(&self, r: &FitRequest) -> Result<Kind<'_>, EngineError> {
+        let name = r.kind.as_deref().unwrap_or("gp");
+        self.kinds.by_name(name).ok_or_else(|| {
+            let (name, kinds) = (name.chars().take(60).collect::<String>(), self.kinds.names());
+            let message = format!("`{name}` is not a kind of model; known are {kinds}");
+            EngineError::BadRequest { code: "unknown_kind", message }
+        })
+    }
+
+    /// A model of these readings, which the engine does not use yet.
+    pub(crate) fn fitted(
+        &self,
+        kind: Kind,
+        r: &FitRequest,
+        readings: &[Measurement],
+    ) -> Result<(Model, FitAnswer), EngineError> {
+        let options = FitOptions { collective: r.collective, ..FitOptions::of(kind).seed(r.seed) };
+        let (model, report) = predict::fit(&self.cluster, readings, &options)?;
         let network = match model.correction() {
             Correction::Learned(l) => Some((l.parameter_count(), l.parameter_bytes())),
             _ => None,
         };
-        Ok(FitAnswer {
+        let answer = FitAnswer {
             kind: model.kind().into(),
             collective: model.collective(),
             sizes_bytes: model.sizes(),
@@ -128,6 +145,7 @@ impl Engine {
             parameter_bytes: network.map(|n| n.1),
             epochs: report.training.iter().map(|p| p.epochs).collect(),
             best_epochs: report.training.iter().map(|p| p.best_epoch).collect(),
-        })
+        };
+        Ok((model, answer))
     }
 }

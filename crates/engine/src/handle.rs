@@ -5,9 +5,10 @@ use crate::hold::Engine;
 use crate::{
     AllocateAnswer, AllocateRequest, CorrectRequest, DiagnoseAnswer, DiagnoseRequest, DrainAnswer, DrainRequest,
     EventsAnswer, EventsRequest, ExplainAnswer, ExplainRequest, FitAnswer, FitRequest, HostsAnswer, HostsRequest,
-    JobAnswer, JobRequest, LearnAnswer, LearnRequest, ModelAnswer, ModelRequest, ObserveAnswer, ObserveRequest,
-    PlaceAnswer, PlaceRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, ReleaseAnswer, ReleaseRequest,
-    RenewRequest, StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest, WithdrawRequest,
+    JobAnswer, JobRequest, LearnAnswer, LearnRequest, ModelAnswer, ModelRequest, ModelVersion, ObserveAnswer,
+    ObserveRequest, PlaceAnswer, PlaceRequest, PromoteRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest,
+    ReleaseAnswer, ReleaseRequest, RenewRequest, StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest,
+    WithdrawRequest,
 };
 use serde::{Deserialize, Serialize};
 use store::By;
@@ -54,6 +55,8 @@ pub enum Request {
     Events(EventsRequest),
     /// Describe the present model.
     Model(ModelRequest),
+    /// Use another version of the model.
+    Promote(PromoteRequest),
 }
 
 /// An answer, with the same tag as its request.
@@ -99,6 +102,8 @@ pub enum Answer {
     Events(EventsAnswer),
     /// To [`Request::Model`].
     Model(ModelAnswer),
+    /// To [`Request::Promote`].
+    Promote(ModelVersion),
 }
 
 impl Engine {
@@ -126,6 +131,7 @@ impl Engine {
             Request::Hosts(HostsRequest {}) => Answer::Hosts(self.hosts()?),
             Request::Events(r) => Answer::Events(self.events(r)?),
             Request::Model(ModelRequest {}) => Answer::Model(self.model_answer()?),
+            Request::Promote(r) => Answer::Promote(self.promote(r, by)?),
         };
         self.log_answer(request, &answer, by)?;
         Ok(answer)

@@ -47,6 +47,8 @@ pub struct Engine {
     pub(crate) watch: Mutex<Option<Watch>>,
     /// The cluster of the model's fit, if its network differs from the present one.
     fitted_on: Mutex<Option<Cluster>>,
+    /// The versions of the model.
+    pub(crate) versions: Mutex<crate::models::Versions>,
 }
 
 /// Builds an [`Engine`].
@@ -112,7 +114,7 @@ impl Builder {
         let fitted_on = self.fitted_on.or_else(|| self.model.as_ref().map(|m| m.cluster().clone()));
         let fitted_on = fitted_on.filter(|c| !crate::network_changes(c, &self.cluster).is_empty());
         let model = self.model.map(|m| on_cluster(m, &self.cluster)).transpose()?;
-        Ok(Engine {
+        let engine = Engine {
             turns: self.state.as_ref().map(|s| s.turns()),
             cluster: self.cluster,
             state: self.state.map(Mutex::new),
@@ -126,7 +128,12 @@ impl Builder {
             used: Mutex::new(HashMap::new()),
             watch: Mutex::new(None),
             fitted_on: Mutex::new(fitted_on),
-        })
+            versions: Mutex::default(),
+        };
+        if let Some(model) = engine.model_if_any() {
+            engine.first_version("the model of the start", &model);
+        }
+        Ok(engine)
     }
 }
 

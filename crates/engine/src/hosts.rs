@@ -3,6 +3,7 @@
 use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::jobs::SuspectAnswer;
+use crate::models::ModelVersion;
 use predict::BandwidthModel;
 use serde::{Deserialize, Serialize};
 use topology::{Bytes, Collective};
@@ -72,6 +73,9 @@ pub struct ModelAnswer {
     pub repeat_noise: f64,
     /// How the network differs from that of the fit.
     pub network_changes: Vec<String>,
+    /// The versions that the engine keeps, oldest first: the present one, earlier ones, and fits that were refused.
+    #[serde(default)]
+    pub versions: Vec<ModelVersion>,
 }
 
 impl Engine {
@@ -116,6 +120,7 @@ impl Engine {
             hosts_measured_max: model.hosts_measured_max(),
             repeat_noise: model.repeat_noise(),
             network_changes: self.network_changes(),
+            versions: self.versions(),
         })
     }
 }

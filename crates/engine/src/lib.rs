@@ -31,6 +31,7 @@ mod hosts;
 mod jobs;
 mod lease;
 mod model_file;
+mod models;
 mod network;
 mod observe;
 mod place;
@@ -66,6 +67,7 @@ pub use jobs::{
 };
 pub use lease::{JobRequest, RenewRequest};
 pub use model_file::ModelFile;
+pub use models::{Compared, MODELS_KEPT_MAX, ModelVersion, Progress, PromoteRequest, RefitAnswer, STEPS, VersionState};
 pub use network::network_changes;
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
 pub use plausible::{

@@ -304,3 +304,65 @@ fn a_fit_is_written_beside_the_state_and_used_after_a_restart() {
     let (_, model) = ask(&a, served.at, "GET", "/v1/models", "x", "").unwrap();
     assert_eq!(model["collective"], "all_gather", "{model}");
 }
+
+#[test]
+fn the_log_has_a_line_of_json_per_request_and_never_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = std::fs::File::create(folder.path().join("log")).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_linkwise"))
+        .args([
+            "serve",
+            "--cluster",
+            "h100",
+            "--state",
+            "s.db",
+            "--listen",
+            "127.0.0.1:0",
+            "--format",
+            "json",
+            "--log",
+            "json",
+        ])
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let v: Value = serde_json::from_str(&line).unwrap();
+    let at: SocketAddr = v["listens"].as_str().unwrap().parse().unwrap();
+    let served = Served { child, at };
+    let agent = agent();
+    let secret = "lwt_0123456789abcdef";
+    for (method, path, body) in [
+        ("POST", "/v1/place", "{\"gpus\":2}"),
+        ("GET", &format!("/v1/allocations/{secret}"), ""),
+        ("GET", &format!("/v1/events?after=0&limit={secret}"), ""),
+        ("GET", "/nowhere", ""),
+    ] {
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", served.at))
+            .header("content-type", "application/json")
+            .header("authorization", format!("Bearer {secret}"));
+        agent.run(request.body(body.to_owned()).unwrap()).unwrap();
+    }
+    drop(served);
+    let text = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(!text.contains("lwt_"), "{text}");
+    let lines: Vec<Value> =
+        text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect();
+    let told: Vec<(&str, &str, u64)> = lines
+        .iter()
+        .map(|l| (l["method"].as_str().unwrap(), l["path"].as_str().unwrap(), l["status"].as_u64().unwrap()))
+        .collect();
+    let expected = [
+        ("POST", "/v1/place", 200),
+        ("GET", "/v1/allocations/{job}", 404),
+        ("GET", "/v1/events", 400),
+        ("GET", "none", 404),
+    ];
+    assert_eq!(told, expected, "{text}");
+    assert!(lines[0]["principal"] == "local" && lines[0]["duration_ms"].as_f64().unwrap() > 0.0, "{}", lines[0]);
+}

@@ -1,12 +1,14 @@
 //! [`App`]: what all connections share.
 
-use crate::auth::{Client, Scope, TOKEN_BYTES_MAX, hash};
+use crate::auth::{Client, Scope, TOKEN_BYTES_MAX, TOKEN_START, certificate_hash, hash};
 use crate::limits;
+use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::rate::Rates;
 use crate::serve::Config;
 use crate::tasks::Tasks;
+use crate::tenant::{self, View};
 use axum::http::StatusCode;
 use engine::{Answer, Engine, EngineError, Request};
 use std::collections::HashMap;
@@ -43,6 +45,18 @@ pub struct App {
     pub forced: bool,
     /// Longest time in which a body arrives.
     pub body_time: Duration,
+    /// Longest time in which a client reads nothing of an answer.
+    pub write_time: Duration,
+    /// Longest handshake of TLS.
+    pub handshake_time: Duration,
+    /// True if connections are encrypted.
+    pub encrypts: bool,
+    /// The log of requests.
+    pub log: Log,
+    /// Number of new readings after which a fit starts by itself.
+    pub refit_after: Option<usize>,
+    /// Scope of client certificates without an entry among the tokens.
+    client_scope: Option<Scope>,
 }
 
 /// The present time, seconds since 1970.
@@ -68,6 +82,12 @@ impl App {
             stopping: watch::Sender::new(false),
             forced: !config.listen.ip().is_loopback(),
             body_time: config.body_time,
+            write_time: config.write_time,
+            handshake_time: config.handshake_time,
+            log: config.log,
+            refit_after: config.refit_after,
+            encrypts: config.tls.is_some(),
+            client_scope: config.tls.as_ref().and_then(|t| t.client_scope),
         }
     }
 
@@ -89,12 +109,7 @@ impl App {
         });
         match tokio::time::timeout(limits::WORK_TIME, done).await {
             Ok(Ok(result)) => result.map_err(Problem::from),
-            Ok(Err(_panicked)) => Err(Problem::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "internal",
-                "the server failed at this request",
-                "report the request and the server's log",
-            )),
+            Ok(Err(_panicked)) => Err(Problem::failed("request")),
             Err(_) => {
                 let detail = format!("the answer took longer than {} s", limits::WORK_TIME.as_secs());
                 let remedy = "send the request again under the same key: the work goes on";
@@ -103,19 +118,40 @@ impl App {
         }
     }
 
-    /// Asks the engine for a client.
+    /// Asks the engine for a client; a client of a tenant sees only what is its own.
     pub async fn ask(&self, request: Request, client: &Client) -> Result<Answer, Problem> {
+        self.ask_at(request, client, None).await
+    }
+
+    /// The same, if the state has this version still.
+    pub async fn ask_at(&self, request: Request, client: &Client, version: Option<u64>) -> Result<Answer, Problem> {
+        let view = View::of(self, client).await?;
+        if let Some(v) = &view {
+            v.check(&request)?;
+        }
         let who = client.clone();
         let decides = matches!(request, Request::Place(_));
         let asked = crate::page::Memory::asked(&request);
-        let start = Instant::now();
-        let answer = self.work(move |engine| engine.handle(&request, by(&who))).await;
+        let (start, sees_all) = (Instant::now(), view.is_none());
+        let work = move |engine: &Engine| {
+            if let Some(expected) = version
+                && engine.snapshot()?.version != expected
+            {
+                return Ok(Err(changed()));
+            }
+            Ok(engine.handle(&request, by(&who)).map_err(|e| if sees_all { e.into() } else { tenant::refused(e) }))
+        };
+        let mut answer = self.work(work).await.and_then(|a| a);
         if decides {
             self.metrics.decided(start.elapsed(), answer.as_ref().err());
         }
-        if let Ok(a) = &answer {
-            self.metrics.answered(a);
+        if let Ok(a) = &mut answer {
+            let model = || self.engine.model_answer().map_or_else(|_| String::new(), |m| m.kind);
+            self.metrics.answered(a, model);
             self.pages.answered(asked, a);
+            if let Some(v) = &view {
+                v.hide(a);
+            }
         }
         answer
     }
@@ -123,7 +159,7 @@ impl App {
     /// The client of a token, or of a request without one.
     pub async fn client(&self, token: Option<&str>, peer: SocketAddr) -> Result<Client, Problem> {
         if !self.asks_for_tokens.load(Ordering::Acquire) {
-            return Ok(Client { name: "local".into(), scope: Scope::Administer });
+            return Ok(Client::new("local", Scope::Administer));
         }
         let address = peer.ip().to_string();
         if !self.wrong_tokens.has(&address, Instant::now()) {
@@ -141,34 +177,54 @@ impl App {
             _ = self.wrong_tokens.take(&address, Instant::now());
             refused("wrong_token", "the token is unknown, revoked or too old")
         };
-        if token.len() > TOKEN_BYTES_MAX {
+        // Only what starts like a token is looked up: entries of certificates have hashes of other texts.
+        if token.len() > TOKEN_BYTES_MAX || !token.starts_with(TOKEN_START) {
             return Err(wrong());
         }
-        let hash = hash(token);
+        self.entry(hash(token)).await?.valid().ok_or_else(wrong)
+    }
+
+    /// The client of a verified certificate: the entry of its name among the tokens, else the scope for all certificates.
+    pub async fn certified(&self, name: &str) -> Result<Client, Problem> {
+        let refused = |detail: String| {
+            let remedy = "ask the operator for `linkwise token create NAME --certificate`";
+            Problem::new(StatusCode::FORBIDDEN, "no_scope", detail, remedy)
+        };
+        match (self.entry(certificate_hash(name)).await?, self.client_scope) {
+            (Entry::Valid(client), _) => Ok(client),
+            (Entry::Ended, _) => Err(refused(format!("the entry of the certificate `{name}` is revoked or too old"))),
+            (Entry::Unknown, Some(scope)) => Ok(Client::new(name, scope)),
+            (Entry::Unknown, None) => Err(refused(format!("the certificate `{name}` has no scope"))),
+        }
+    }
+
+    /// The entry with this hash, kept for [`limits::TOKEN_TIME`].
+    async fn entry(&self, hash: String) -> Result<Entry, Problem> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned();
         if let Some((client, at)) = known
             && at.elapsed() < limits::TOKEN_TIME
         {
-            return Ok(client);
+            return Ok(Entry::Valid(client));
         }
         let key = hash.clone();
         let found = self.work(move |engine| engine.token(&key)).await?;
-        let valid = found.filter(|t| t.is_valid(now_unix_s())).and_then(|t| Some((t.scope.parse().ok()?, t.name)));
+        let entry = match found {
+            None => Entry::Unknown,
+            Some(t) => match t.scope.parse() {
+                Ok(scope) if t.is_valid(now_unix_s()) => Entry::Valid(Client::new(t.name, scope)),
+                _ => Entry::Ended,
+            },
+        };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match valid {
-            Some((scope, name)) => {
-                if known.len() >= limits::CLIENTS_MAX {
-                    known.clear();
-                }
-                let client = Client { name, scope };
-                known.insert(hash, (client.clone(), Instant::now()));
-                Ok(client)
+        if let Entry::Valid(client) = &entry {
+            if known.len() >= limits::CLIENTS_MAX {
+                known.clear();
             }
-            None => {
-                known.remove(&hash);
-                Err(wrong())
-            }
+            known.insert(hash, (client.clone(), Instant::now()));
+        } else {
+            known.remove(&hash);
         }
+        Ok(entry)
     }
 
     /// Takes one request from the rate of a client.
@@ -182,9 +238,26 @@ impl App {
     }
 }
 
+/// What the state knows of a token or of the name of a certificate.
+enum Entry {
+    Unknown,
+    /// Revoked, too old, or with a scope that this version does not know.
+    Ended,
+    Valid(Client),
+}
+
+impl Entry {
+    fn valid(self) -> Option<Client> {
+        match self {
+            Entry::Valid(client) => Some(client),
+            _ => None,
+        }
+    }
+}
+
 /// The author of a client's changes.
 pub fn by(client: &Client) -> By<'_> {
-    By { who: &client.name, why: "", at_unix_s: now_unix_s(), own_only: client.scope < Scope::Operate }
+    By { who: &client.name, why: &client.why, at_unix_s: now_unix_s(), own_only: client.scope < Scope::Operate }
 }
 
 /// A place among the requests that wait for a worker.
@@ -204,6 +277,12 @@ impl Drop for Waits<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+fn changed() -> Problem {
+    let detail = "the state has changed since the version in the header `If-Match`";
+    let remedy = "read the state again, and send the request with its version";
+    Problem::new(StatusCode::PRECONDITION_FAILED, "version_changed", detail, remedy)
 }
 
 fn overloaded() -> Problem {

@@ -61,10 +61,24 @@ pub struct Client {
     pub name: String,
     /// What it may do.
     pub scope: Scope,
+    /// The reason that it gives for this request, for the log of changes; may be empty.
+    pub why: String,
+}
+
+impl Client {
+    /// A client that gives no reason.
+    pub fn new(name: impl Into<String>, scope: Scope) -> Client {
+        Client { name: name.into(), scope, why: String::new() }
+    }
+
+    /// The tenant whose jobs alone it sees; none: it sees all jobs.
+    pub fn tenant(&self) -> Option<&str> {
+        crate::tenant::tenant_of(&self.name).filter(|_| self.scope < Scope::Operate)
+    }
 }
 
 /// The start of every token: programs that look for leaked secrets can find it.
-const PREFIX: &str = "lwt_";
+pub const TOKEN_START: &str = "lwt_";
 /// Longest token that is hashed, bytes.
 pub const TOKEN_BYTES_MAX: usize = 200;
 
@@ -79,12 +93,17 @@ pub fn new_token() -> Result<String, String> {
         let more = rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
         filled += more.map_err(|e| format!("the system gives no random numbers: {e}"))?;
     }
-    Ok(format!("{PREFIX}{}", hex(&bytes)))
+    Ok(format!("{TOKEN_START}{}", hex(&bytes)))
 }
 
 /// The hash of a token, as the state holds it.
 pub fn hash(token: &str) -> String {
     hex(&Sha256::digest(token.as_bytes()))
+}
+
+/// The hash under which the state holds the scope of a client certificate. No token has it: a token has another start.
+pub fn certificate_hash(name: &str) -> String {
+    hash(&format!("certificate {name}"))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -101,7 +120,7 @@ mod tests {
     #[test]
     fn tokens_differ_and_their_hash_is_that_of_the_standard() {
         let (a, b) = (new_token().unwrap(), new_token().unwrap());
-        assert!(a != b && a.len() == PREFIX.len() + 64, "{a} {b}");
+        assert!(a != b && a.len() == TOKEN_START.len() + 64, "{a} {b}");
         assert_eq!(hash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 

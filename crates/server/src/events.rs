@@ -2,11 +2,13 @@
 //! it saw misses nothing, also after a restart of the server.
 
 use crate::app::App;
+use crate::auth::Client;
 use crate::body::Streamed;
 use crate::limits::STREAMS_MAX;
 use crate::problem::Problem;
 use crate::read::Asked;
 use crate::routes::with_type;
+use crate::tenant::View;
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
 use engine::EventsRequest;
@@ -40,15 +42,15 @@ pub fn stream(app: &Arc<App>, asked: &Asked, last_seen: Option<&str>) -> Result<
         Problem::new(status, "too_many_streams", detail, "poll /v1/events").retry_after(30)
     })?;
     let (sender, receiver) = mpsc::channel(AHEAD);
-    let app = app.clone();
+    let (app, client) = (app.clone(), asked.client.clone());
     tokio::spawn(async move {
         let _permit = permit;
-        _ = send(&app, after, &sender).await;
+        _ = send(&app, &client, after, &sender).await;
     });
     Ok(with_type(Body::new(Streamed(receiver)), "text/event-stream"))
 }
 
-async fn send(app: &App, after: Option<i64>, sender: &mpsc::Sender<Bytes>) -> Result<(), Problem> {
+async fn send(app: &App, client: &Client, after: Option<i64>, sender: &mpsc::Sender<Bytes>) -> Result<(), Problem> {
     let (mut newest, mut stopping) = (app.newest.subscribe(), app.stopping.subscribe());
     let mut after = match after {
         Some(n) => n,
@@ -59,14 +61,20 @@ async fn send(app: &App, after: Option<i64>, sender: &mpsc::Sender<Bytes>) -> Re
     loop {
         let request = EventsRequest { after: Some(after), limit: Some(PART) };
         let part = app.work(move |engine| engine.events(&request)).await?.events;
-        let mut text = String::new();
+        let (mut text, any) = (String::new(), !part.is_empty());
+        let view = View::of(app, client).await?;
         for e in &part {
+            after = e.id;
+            if view.as_ref().is_some_and(|v| !v.sees_event(e)) {
+                continue;
+            }
             let data = serde_json::to_string(e).unwrap_or_default();
             let _ = write!(text, "id: {}\nevent: {}\ndata: {data}\n\n", e.id, e.what);
-            after = e.id;
         }
         if !text.is_empty() {
             sender.send(text.into()).await.map_err(gone)?;
+        }
+        if any {
             continue;
         }
         let silent = tokio::select! {

@@ -12,9 +12,12 @@
 mod app;
 pub mod auth;
 mod body;
+mod connection;
 mod endpoints;
 mod events;
 pub mod limits;
+mod lists;
+mod log;
 mod metrics;
 pub mod openapi;
 mod page;
@@ -25,6 +28,10 @@ mod routes;
 mod serve;
 mod stream;
 mod tasks;
+mod tenant;
 mod tick;
+mod tls;
 
+pub use log::Log;
 pub use serve::{Config, Running, ServeError, start};
+pub use tls::Tls;

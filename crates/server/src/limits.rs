@@ -13,6 +13,10 @@ pub const LINES_MAX: usize = 100_000;
 /// Longest time in which the header of a request arrives, and longest silence of a kept connection; more closes the
 /// connection.
 pub const HEADER_TIME: Duration = Duration::from_secs(30);
+/// Longest handshake of TLS; a slower one gives its connection up.
+pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Longest time in which a client reads nothing of an answer; more closes the connection.
+pub const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Largest header of a request, bytes, and its largest number of fields; more is 431.
 pub const HEADER_BYTES_MAX: usize = 32 << 10;
 /// Maximum number of fields of a header.
@@ -50,6 +54,8 @@ pub const GPU_SERIES_MAX: usize = 20_480;
 pub const PAGE_ASKED_MAX: usize = 2_000;
 /// Predictions beside what jobs got that the pages remember; older ones are forgotten. 24 bytes each.
 pub const PAGE_SAID_MAX: usize = 2_000;
+/// Most jobs that the metrics list, two series each.
+pub const JOB_SERIES_MAX: usize = 2_000;
 
 /// Number of requests that the engine works on at once: one per core, because decisions compute, and one more, because
 /// commits wait for the disk.

@@ -1,18 +1,19 @@
 //! Metrics in the text form of OpenMetrics, which Prometheus reads.
 
 use crate::app::App;
-use crate::limits::GPU_SERIES_MAX;
+use crate::limits::{GPU_SERIES_MAX, JOB_SERIES_MAX};
 use crate::problem::Problem;
 use axum::http::{Method, StatusCode};
-use engine::{Answer, StatusAnswer};
+use engine::{Answer, ObserveAnswer, StatusAnswer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 type Labels = Vec<(&'static str, String)>;
@@ -27,6 +28,10 @@ pub struct Metrics {
     decision_s: Histogram,
     wait_s: Histogram,
     got_over_predicted: Histogram,
+    error_over_std: Family<Labels, Histogram, fn() -> Histogram>,
+    retries: Counter,
+    /// Last bandwidth that each job reported, GB/s.
+    got: Mutex<HashMap<String, f64>>,
     expired: Counter,
     failures: Family<Labels, Counter>,
 }
@@ -46,6 +51,9 @@ impl Metrics {
             decision_s: seconds(),
             wait_s: seconds(),
             got_over_predicted: Histogram::new((1..=30).map(|i| f64::from(i) * 0.05)),
+            error_over_std: Family::new_with_constructor(deviations),
+            retries: Counter::default(),
+            got: Mutex::default(),
             expired: Counter::default(),
             failures: Family::default(),
             registry: Registry::default(),
@@ -58,7 +66,11 @@ impl Metrics {
         r.register("worker_wait_seconds", "Time that calls of the engine waited for a worker", m.wait_s.clone());
         let about = "Bandwidth that jobs reported over the predicted one";
         r.register("observed_over_predicted", about, m.got_over_predicted.clone());
-        r.register("leases_ended", "Jobs that lost their GPUs because nobody renewed their lease", m.expired.clone());
+        r.register(
+            "leases_ended",
+            "Jobs that lost their GPUs because their lease was not renewed in time",
+            m.expired.clone(),
+        );
         r.register("failures", "What failed outside of a request, by code", m.failures.clone());
         Metrics { registry, ..m }
     }
@@ -78,13 +90,31 @@ impl Metrics {
         self.decision_s.observe(time.as_secs_f64());
     }
 
-    /// Counts the readings of an answer.
-    pub fn answered(&self, answer: &Answer) {
-        let Answer::Observe(a) = answer else { return };
-        for r in a.readings.iter().filter(|_| !a.repeated) {
-            if let Some(expected) = r.taught.expected_gb_per_s.filter(|e| *e > 0.0) {
-                self.got_over_predicted.observe(r.busbw_gb_per_s / expected);
+    /// Counts what an answer tells: readings against their predictions, and repeated decisions.
+    pub fn answered(&self, answer: &Answer, model: impl FnOnce() -> String) {
+        match answer {
+            Answer::Observe(a) if !a.repeated => self.observed(a, &model()),
+            Answer::Place(a) => {
+                if let Some(c) = a.committed.as_ref().filter(|c| !c.repeated) {
+                    self.retries.inc_by(u64::from(c.attempts.saturating_sub(1)));
+                }
             }
+            _ => {}
+        }
+    }
+
+    fn observed(&self, a: &ObserveAnswer, model: &str) {
+        for r in &a.readings {
+            let Some(expected) = r.taught.expected_gb_per_s.filter(|e| *e > 0.0) else { continue };
+            self.got_over_predicted.observe(r.busbw_gb_per_s / expected);
+            if let Some(std) = r.taught.std_gb_per_s.filter(|s| *s > 0.0) {
+                let of = vec![("model", model.to_owned())];
+                self.error_over_std.get_or_create(&of).observe((r.busbw_gb_per_s - expected) / std);
+            }
+        }
+        let mut got = self.got.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = a.readings.last().filter(|_| got.len() < JOB_SERIES_MAX || got.contains_key(&a.job)) {
+            got.insert(a.job.clone(), last.busbw_gb_per_s);
         }
     }
 
@@ -104,6 +134,11 @@ impl Metrics {
     }
 }
 
+/// -8 to 8 standard deviations.
+fn deviations() -> Histogram {
+    Histogram::new((-16..=16).map(|i| f64::from(i) * 0.5))
+}
+
 /// All metrics as text: the counters, and the state of the cluster now. O(GPUs held).
 pub async fn text(app: &App) -> Result<String, Problem> {
     let now = app.work(|engine| Ok((engine.status()?, engine.model_answer().ok().map(|m| m.kind)))).await?;
@@ -111,12 +146,18 @@ pub async fn text(app: &App) -> Result<String, Problem> {
     let failed =
         |e: std::fmt::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", e.to_string(), "report this");
     prometheus_client::encoding::text::encode_registry(&mut text, &app.metrics.registry).map_err(failed)?;
-    encode(&mut text, &present(&now.0, now.1.as_deref().unwrap_or("none"))).map_err(failed)?;
+    let got = {
+        let mut got = app.metrics.got.lock().unwrap_or_else(PoisonError::into_inner);
+        let running: HashSet<&str> = now.0.jobs.iter().map(|j| j.id.as_str()).collect();
+        got.retain(|job, _| running.contains(job.as_str()));
+        got.clone()
+    };
+    encode(&mut text, &present(&now.0, &got, now.1.as_deref().unwrap_or("none"))).map_err(failed)?;
     Ok(text)
 }
 
 /// The state of the cluster as gauges.
-fn present(s: &StatusAnswer, model: &str) -> Registry {
+fn present(s: &StatusAnswer, got: &HashMap<String, f64>, model: &str) -> Registry {
     let mut registry = Registry::with_prefix("linkwise");
     let r = &mut registry;
     let gpus: Family<Labels, Gauge> = Family::default();
@@ -145,6 +186,20 @@ fn present(s: &StatusAnswer, model: &str) -> Registry {
         suspects.get_or_create(&of).set(x.probability);
     }
     r.register("suspect_probability", "Probability of a defect, by component", suspects);
+    let busbw: Family<Labels, Share> = Family::default();
+    for j in s.jobs.iter().take(JOB_SERIES_MAX) {
+        let of = |kind: &str| vec![("job", j.id.clone()), ("kind", kind.to_owned())];
+        for (kind, v) in [("predicted", j.predicted_gb_per_s), ("observed", got.get(&j.id).copied())] {
+            if let Some(v) = v {
+                busbw.get_or_create(&of(kind)).set(v * 1e9);
+            }
+        }
+    }
+    r.register(
+        "job_busbw_bytes_per_second",
+        "Bus bandwidth of the jobs that run: predicted, and the last reported one",
+        busbw,
+    );
     let info: Family<Labels, Gauge> = Family::default();
     let named = s.jobs.iter().flat_map(|j| j.gpus.0.iter().map(move |h| (j, h)));
     for ((j, h), g) in named.flat_map(|x| x.1.gpus.iter().map(move |g| (x, g))).take(GPU_SERIES_MAX) {

@@ -8,14 +8,18 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 /// Statuses that every endpoint may answer with, and the codes of the server among them.
-const PROBLEMS: [(&str, &str); 13] = [
+const PROBLEMS: [(&str, &str); 14] = [
     ("400", "The request cannot be read: bad_json, bad_request, bad_query, bad_path and codes of the engine"),
     ("401", "No token or a wrong one: no_token, wrong_token"),
-    ("403", "The token does not allow it: scope, not_yours, foreign_origin"),
-    ("404", "The named thing does not exist: unknown_path, unknown_job, unknown_reading, unknown_task"),
+    ("403", "The client may not do it: scope, no_scope, tenant, not_yours, foreign_origin"),
+    (
+        "404",
+        "The named thing does not exist: unknown_path, unknown_job, unknown_reading, unknown_task, unknown_version",
+    ),
     ("405", "The address does not take this method: method_not_allowed"),
     ("408", "The body came too slowly: body_too_slow"),
     ("409", "The present state does not allow it: codes of the engine"),
+    ("412", "The state has another version than `If-Match` names: version_changed"),
     ("413", "The body is too large: body_too_large, line_too_long, too_many_lines"),
     ("415", "The body has another form: content_type, encoding_unsupported"),
     ("421", "The request is for another host: wrong_host"),
@@ -103,6 +107,13 @@ fn path_parameters(e: &Endpoint) -> Vec<Value> {
         })
         .collect();
     if e.method != axum::http::Method::GET && e.status != axum::http::StatusCode::ACCEPTED {
+        for (name, about) in [
+            ("If-Match", "The version of the state that the change is for, from the header `ETag`, in quotes."),
+            ("X-Reason", "The reason of the change in the log of changes: one line of at most 1,024 bytes."),
+        ] {
+            let schema = json!({"type": "string"});
+            all.push(json!({"name": name, "in": "header", "required": false, "schema": schema, "description": about}));
+        }
         all.push(json!({
             "name": "Idempotency-Key", "in": "header", "required": false,
             "schema": {"type": "string", "minLength": 1, "maxLength": 200},

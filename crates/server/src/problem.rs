@@ -61,6 +61,13 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, code, detail, "correct the request")
     }
 
+    /// A request or a task that panicked.
+    pub fn failed(what: &str) -> Problem {
+        let detail = format!("the server failed at this {what}");
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Problem::new(status, "internal", detail, "report the request and the server's log")
+    }
+
     /// The same, with the time after which the request may be sent again.
     pub fn retry_after(mut self, seconds: u32) -> Problem {
         self.0.retry_after_s = Some(seconds);
@@ -70,6 +77,17 @@ impl Problem {
     /// The status.
     pub fn status_code(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The answer as bytes of HTTP, for a connection whose request is not read.
+    pub fn raw(&self) -> String {
+        let body = serde_json::to_string(self).unwrap_or_default();
+        let retry = self.retry_after_s.map_or_else(String::new, |s| format!("retry-after: {s}\r\n"));
+        format!(
+            "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\n{retry}connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            self.status_code(),
+            body.len()
+        )
     }
 
     /// The answer.
@@ -91,7 +109,7 @@ impl Problem {
 /// The status of an engine's error. A code that names a missing thing is 404, a state that forbids the request 409.
 fn status(e: &EngineError) -> StatusCode {
     match (e.code(), e.kind()) {
-        ("unknown_job" | "unknown_reading" | "unknown_token", _) => StatusCode::NOT_FOUND,
+        ("unknown_job" | "unknown_reading" | "unknown_token" | "unknown_version", _) => StatusCode::NOT_FOUND,
         ("not_yours", _) => StatusCode::FORBIDDEN,
         ("key_reused", _) => StatusCode::UNPROCESSABLE_ENTITY,
         ("no_model" | "no_store" | "no_state", _) => StatusCode::CONFLICT,

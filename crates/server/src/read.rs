@@ -2,6 +2,8 @@
 
 use crate::app::App;
 use crate::auth::{Client, Scope};
+use crate::connection::Principal;
+use crate::log::Who;
 use crate::problem::Problem;
 use crate::serve::Peer;
 use axum::extract::Query;
@@ -11,6 +13,10 @@ use std::sync::atomic::Ordering;
 
 /// The cookie of a browser's session. It holds a token and is read for pages only.
 pub const COOKIE: &str = "linkwise_token";
+/// Header with the reason of a request.
+const REASON: &str = "x-reason";
+/// Longest reason, bytes.
+const REASON_BYTES_MAX: usize = 1024;
 /// Longest excerpt of a request in a message, characters.
 const SHOWN: usize = 300;
 
@@ -149,7 +155,11 @@ pub async fn client(app: &App, parts: &Parts, scope: Scope, cookie: bool) -> Res
         let status = StatusCode::INTERNAL_SERVER_ERROR;
         return Err(Problem::new(status, "internal", "the request has no address", "report this"));
     };
-    let client = app.client(bearer.or(session), peer).await?;
+    let certificate = parts.extensions.get::<Principal>().and_then(|p| p.0.clone());
+    let client = match (bearer.or(session), certificate) {
+        (None, Some(name)) => app.certified(&name).await?,
+        (token, _) => app.client(token, peer).await?,
+    };
     if client.scope < scope {
         let detail = format!("this needs the scope `{scope}`, and token `{}` has `{}`", client.name, client.scope);
         return Err(Problem::new(
@@ -159,7 +169,38 @@ pub async fn client(app: &App, parts: &Parts, scope: Scope, cookie: bool) -> Res
             "ask the operator for a token with this scope",
         ));
     }
+    if let Some(who) = parts.extensions.get::<Who>() {
+        who.is(&client.name);
+    }
     let name = if client.name == "local" { peer.ip().to_string() } else { client.name.clone() };
     app.pace(&name)?;
-    Ok(client)
+    if cookie && client.tenant().is_some() {
+        let detail = "the pages show the jobs of all tenants";
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "tenant",
+            detail,
+            "use /v1, or a token with the scope `operate`",
+        ));
+    }
+    Ok(Client { why: reason(&parts.headers)?, ..client })
+}
+
+/// The reason for a request: one line, for the log of changes.
+fn reason(headers: &HeaderMap) -> Result<String, Problem> {
+    let Some(value) = headers.get(REASON) else { return Ok(String::new()) };
+    let text = std::str::from_utf8(value.as_bytes()).ok().filter(|t| t.len() <= REASON_BYTES_MAX);
+    let text = text.filter(|t| !t.chars().any(char::is_control)).map(|t| t.trim().to_owned());
+    text.ok_or_else(|| {
+        let detail = format!("the header `{REASON}` is not one line of UTF-8 with at most {REASON_BYTES_MAX} bytes");
+        Problem::bad("bad_reason", detail)
+    })
+}
+
+/// The version of the state that a change asks for, in the header `If-Match`.
+pub fn version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(text) = field(headers, header::IF_MATCH).filter(|t| *t != "*") else { return Ok(None) };
+    let number = text.trim().trim_matches('"').parse().ok();
+    let wrong = || Problem::bad("bad_version", "the header `If-Match` is not the version of a state, such as \"17\"");
+    number.map(Some).ok_or_else(wrong)
 }

@@ -4,11 +4,12 @@ use crate::app::App;
 use crate::endpoints::{self, Act, Allocations, Endpoint};
 use crate::problem::Problem;
 use crate::read::{self, Asked, field};
-use crate::{body, events, openapi, page, stream, tasks};
+use crate::{body, events, lists, log, openapi, page, stream, tasks};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::middleware;
 use axum::routing::{MethodFilter, any, get, on};
 use engine::Answer;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::time::Instant;
 /// The router of a server.
 pub fn router(app: Arc<App>) -> Router {
     let endpoints: &'static [Endpoint] = Vec::leak(endpoints::all()); // lives as long as the server
-    let mut router = Router::new();
+    let (mut router, logs) = (Router::new(), app.clone());
     for e in endpoints {
         let app = app.clone();
         let filter = MethodFilter::try_from(e.method.clone()).unwrap_or(MethodFilter::GET);
@@ -44,7 +45,12 @@ pub fn router(app: Arc<App>) -> Router {
     });
     let metrics = with_app(&app, |app, request: Request| async move {
         let (parts, _) = request.into_parts();
-        read::client(&app, &parts, crate::auth::Scope::Read, false).await?;
+        let client = read::client(&app, &parts, crate::auth::Scope::Read, false).await?;
+        if client.tenant().is_some() {
+            let detail = "the metrics name the jobs of all tenants";
+            let remedy = "use a token without a tenant";
+            return Err(Problem::new(StatusCode::FORBIDDEN, "tenant", detail, remedy));
+        }
         let text = crate::metrics::text(&app).await?;
         Ok(with_type(Body::from(text), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
     });
@@ -65,6 +71,7 @@ pub fn router(app: Arc<App>) -> Router {
             let remedy = "look at the header `Allow` and at /openapi.json";
             common(Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail, remedy).response())
         })
+        .layer(middleware::from_fn(move |request, next| log::logged(logs.clone(), request, next)))
 }
 
 /// A handler with the shared parts, whose problem becomes the answer.
@@ -126,40 +133,28 @@ async fn endpoint(app: &Arc<App>, e: &'static Endpoint, request: Request) -> Res
     let body = if empty { Vec::new() } else { body::whole(sent, app.body_time).await? };
     let after = field(&parts.headers, "last-event-id").map(str::to_owned);
     let asked = Asked { path, uri: parts.uri, body, key, client };
+    let version = read::version(&parts.headers)?;
     let mut response = match &e.act {
         Act::Ask(request) => {
-            let answer = app.ask(request(&asked)?, &asked.client).await?;
-            let location = match &answer {
-                Answer::Place(a) => a.committed.as_ref().map(|c| format!("/v1/allocations/{}", escaped(&c.job))),
-                _ => None,
-            };
-            let text = match (e.id, answer) {
-                ("allocations", Answer::Status(s)) => {
-                    let (free, version) = (s.free.gpu_count(), s.version);
-                    serde_json::to_vec(&Allocations { jobs: s.jobs, free, version })
-                }
-                (_, answer) => endpoints::body(&answer),
-            };
-            let text = text.map_err(|e| {
-                let status = StatusCode::INTERNAL_SERVER_ERROR;
-                Problem::new(status, "internal", format!("the answer has no JSON: {e}"), "report this")
-            })?;
-            let mut r = with_type(Body::from(text), e.forms.1);
-            if let Some(l) = location.and_then(|l| HeaderValue::try_from(l).ok()) {
-                r.headers_mut().insert(header::LOCATION, l);
-            }
-            r
+            let answer = app.ask_at(request(&asked)?, &asked.client, version).await?;
+            answered(e, &asked, answer)?
+        }
+        Act::Work(work) => {
+            let work = work(&asked)?;
+            let text = app.work(move |engine| Ok(work(engine))).await??;
+            with_type(Body::from(text), e.forms.1)
         }
         Act::Fit => {
             let task = tasks::fit(app, asked.json()?, &asked.client)?;
-            let mut r = task_response(&task);
+            let mut r = json_of(&task);
             if let Ok(l) = HeaderValue::try_from(format!("/v1/tasks/{}", task.id)) {
                 r.headers_mut().insert(header::LOCATION, l);
             }
             r
         }
-        Act::Task => task_response(&app.tasks.get(asked.number("id")?)?),
-        Act::Cancel => task_response(&app.tasks.cancel(asked.number("id")?)?),
+        Act::Tasks => json_of(&app.tasks.list(&asked.query()?, &asked.client)?),
+        Act::Task => json_of(&app.tasks.get(asked.number("id")?, &asked.client)?),
+        Act::Cancel => json_of(&app.tasks.cancel(asked.number("id")?)?),
         Act::Events => events::stream(app, &asked, after.as_deref())?,
         Act::Lines => return Err(Problem::bad("bad_request", "a stream was expected")),
     };
@@ -167,8 +162,42 @@ async fn endpoint(app: &Arc<App>, e: &'static Endpoint, request: Request) -> Res
     Ok(response)
 }
 
-fn task_response(task: &tasks::Task) -> Response<Body> {
-    with_type(Body::from(serde_json::to_vec(task).unwrap_or_default()), "application/json")
+/// The answer of the engine, as this endpoint shows it.
+fn answered(e: &Endpoint, asked: &Asked, answer: Answer) -> Result<Response<Body>, Problem> {
+    let location = match &answer {
+        Answer::Place(a) => a.committed.as_ref().map(|c| format!("/v1/allocations/{}", escaped(&c.job))),
+        _ => None,
+    };
+    let version = match &answer {
+        Answer::Status(s) => Some(s.version),
+        Answer::Hosts(h) => Some(h.version),
+        _ => None,
+    };
+    let text = match (e.id, answer) {
+        ("allocations", Answer::Status(s)) => {
+            let (free, version) = (s.free.gpu_count(), s.version);
+            let (jobs, next) = lists::jobs(s.jobs, &asked.query()?)?;
+            serde_json::to_vec(&Allocations { jobs, free, version, next })
+        }
+        (_, Answer::Hosts(a)) => serde_json::to_vec(&lists::hosts(a, &asked.query()?)?),
+        (_, answer) => endpoints::body(&answer),
+    };
+    let text = text.map_err(|e| {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Problem::new(status, "internal", format!("the answer has no JSON: {e}"), "report this")
+    })?;
+    let mut r = with_type(Body::from(text), e.forms.1);
+    if let Some(l) = location.and_then(|l| HeaderValue::try_from(l).ok()) {
+        r.headers_mut().insert(header::LOCATION, l);
+    }
+    if let Some(v) = version.and_then(|v| HeaderValue::try_from(format!("\"{v}\"")).ok()) {
+        r.headers_mut().insert(header::ETAG, v);
+    }
+    Ok(r)
+}
+
+fn json_of(value: &impl serde::Serialize) -> Response<Body> {
+    with_type(Body::from(serde_json::to_vec(value).unwrap_or_default()), "application/json")
 }
 
 /// A job's id in an address. Ids have letters, digits and `._-/@+:=`.

@@ -1,25 +1,32 @@
 //! Starts and stops a server: the listening socket, connections, signals.
 
 use crate::app::{App, now_unix_s};
+use crate::connection::{Patient, Principal, handshake};
 use crate::limits;
+use crate::log::Log;
+use crate::problem::Problem;
 use crate::routes;
+use crate::tls::{self, Tls};
+use axum::Router;
 use axum::body::Body;
 use engine::{Engine, EngineError};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tokio_rustls::rustls::ServerConfig;
 
 /// Number of threads for connections. They parse and write; the engine's calls run elsewhere.
 const THREADS: usize = 2;
@@ -35,12 +42,32 @@ pub struct Config {
     pub rate_per_s: f64,
     /// Longest time in which a body arrives.
     pub body_time: Duration,
+    /// Longest time in which a client reads nothing of an answer.
+    pub write_time: Duration,
+    /// Longest handshake of TLS.
+    pub handshake_time: Duration,
+    /// The log of requests.
+    pub log: Log,
+    /// Number of new readings after which a fit starts by itself; none: it never does.
+    pub refit_after: Option<usize>,
+    /// Certificates; none: plain HTTP.
+    pub tls: Option<Tls>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 7878));
-        Config { listen, force_plain: false, rate_per_s: limits::RATE_PER_S, body_time: limits::BODY_TIME }
+        Config {
+            listen,
+            force_plain: false,
+            rate_per_s: limits::RATE_PER_S,
+            body_time: limits::BODY_TIME,
+            write_time: limits::WRITE_TIME,
+            handshake_time: limits::HANDSHAKE_TIME,
+            log: Log::None,
+            refit_after: None,
+            tls: None,
+        }
     }
 }
 
@@ -49,10 +76,19 @@ impl Default for Config {
 pub enum ServeError {
     /// Others could read tokens and answers.
     #[error(
-        "{0} is reached from other machines, and this server does not encrypt: listen on 127.0.0.1 behind a proxy with TLS, or give \
-         --force-plain-http, which sends tokens and answers in clear"
+        "{0} is reached from other machines, and nothing is encrypted: give --tls-cert and --tls-key, listen on 127.0.0.1 behind a \
+         proxy with TLS, or give --force-plain-http, which sends tokens and answers in clear"
     )]
     Open(SocketAddr),
+    /// Everybody could change everything.
+    #[error(
+        "{0} is reached from other machines, and no client can prove who it is: make a token with `linkwise token create`, or give \
+         --client-ca"
+    )]
+    NoClients(SocketAddr),
+    /// A certificate or key cannot be used.
+    #[error("{0}")]
+    Tls(String),
     /// No engine can answer without a state.
     #[error("a server needs a state")]
     NoState,
@@ -84,12 +120,19 @@ pub struct Running {
 /// # Errors
 /// See [`ServeError`].
 pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
-    if !config.listen.ip().is_loopback() && !config.force_plain {
+    let certified = config.tls.as_ref().is_some_and(|t| t.client_ca.is_some());
+    let exposed = !config.listen.ip().is_loopback() && !config.force_plain;
+    if exposed && config.tls.is_none() {
         return Err(ServeError::Open(config.listen));
     }
     if !engine.has_state() {
         return Err(ServeError::NoState);
     }
+    let asks = certified || engine.has_tokens()?;
+    if exposed && !asks {
+        return Err(ServeError::NoClients(config.listen));
+    }
+    let tls = config.tls.as_ref().map(tls::config).transpose().map_err(ServeError::Tls)?;
     engine.restart_leases(now_unix_s())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -99,14 +142,14 @@ pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
         .build()
         .map_err(ServeError::System)?;
     let app = App::new(engine, config);
-    app.asks_for_tokens.store(app.engine.has_tokens()?, Ordering::Release);
+    app.asks_for_tokens.store(asks, Ordering::Release);
     app.newest.send_replace(app.engine.last_event()?);
     let app = Arc::new(app);
     let listener = runtime.block_on(TcpListener::bind(config.listen));
     let listener = listener.map_err(|e| ServeError::Listen(config.listen, e))?;
     let address = listener.local_addr().map_err(ServeError::System)?;
     runtime.spawn(crate::tick::run(app.clone()));
-    let accepting = runtime.spawn(accept(listener, app.clone()));
+    let accepting = runtime.spawn(accept(listener, app.clone(), tls));
     Ok(Running { runtime, app, address, accepting })
 }
 
@@ -142,7 +185,7 @@ impl Running {
 }
 
 /// Takes connections until the server stops, then waits for the open ones.
-async fn accept(listener: TcpListener, app: Arc<App>) {
+async fn accept(listener: TcpListener, app: Arc<App>, tls: Option<Arc<ServerConfig>>) {
     let service = TowerToHyperService::new(routes::router(app.clone()));
     let permits = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
     let graceful = GracefulShutdown::new();
@@ -166,55 +209,73 @@ async fn accept(listener: TcpListener, app: Arc<App>) {
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let service = service.clone();
-        let with_peer = service_fn(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(Peer(peer));
-            let answer = service.call(request);
-            async move {
-                let answer: Result<hyper::Response<Body>, Infallible> = answer.await;
-                answer
-            }
-        });
-        let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits::HEADER_TIME)
-            .max_headers(limits::HEADERS_MAX)
-            .max_buf_size(limits::HEADER_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), with_peer);
-        let connection = graceful.watch(connection);
+        let stream = Patient::new(stream, app.write_time);
+        let (service, watcher, tls) = (service.clone(), graceful.watcher(), tls.clone());
+        let within = app.handshake_time;
         tokio::spawn(async move {
             let _permit = permit;
-            // An error is a client that broke off or wrote no HTTP; hyper has answered if it could.
-            let _ = connection.await;
+            match tls {
+                None => talk(stream, peer, None, service, watcher).await,
+                Some(config) => {
+                    if let Some((stream, name)) = handshake(config, stream, within).await {
+                        talk(stream, peer, name, service, watcher).await;
+                    }
+                }
+            }
         });
     }
     drop(listener);
     let _ = tokio::time::timeout(limits::STOP_TIME, graceful.shutdown()).await;
 }
 
+/// Answers the requests of a connection.
+async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    peer: SocketAddr,
+    name: Option<String>,
+    service: TowerToHyperService<Router>,
+    watcher: Watcher,
+) {
+    let principal = Principal(name.map(Into::into));
+    let with_peer = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(principal.clone());
+        let answer = service.call(request);
+        async move {
+            let answer: Result<hyper::Response<Body>, Infallible> = answer.await;
+            answer
+        }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits::HEADER_TIME)
+        .max_headers(limits::HEADERS_MAX)
+        .max_buf_size(limits::HEADER_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), with_peer);
+    // An error is a client that broke off or wrote no HTTP; hyper has answered if it could.
+    let _ = watcher.watch(connection).await;
+}
+
 /// Answers a connection beyond the limit without reading it.
 fn refuse(stream: &TcpStream) {
-    let _ = stream.try_write(refusal().as_bytes());
+    let _ = stream.try_write(refusal().raw().as_bytes());
 }
 
 /// The answer to a connection beyond the limit.
-fn refusal() -> String {
-    let body = "{\"type\":\"urn:linkwise:too_many_connections\",\"title\":\"too many connections\",\"status\":503,\
-        \"code\":\"too_many_connections\",\"detail\":\"\",\"remedy\":\"try again\",\"retry_after_s\":1}";
-    format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+fn refusal() -> Problem {
+    let detail = "the server has as many connections as it takes";
+    let status = axum::http::StatusCode::SERVICE_UNAVAILABLE;
+    Problem::new(status, "too_many_connections", detail, "try again").retry_after(1)
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_answer_to_a_connection_beyond_the_limit_is_json() {
-        let answer = super::refusal();
+        let answer = super::refusal().raw();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head}");
+        assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\n") && head.contains("retry-after: 1"), "{head}");
         let v: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!(v["code"], "too_many_connections");
     }

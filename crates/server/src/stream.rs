@@ -4,7 +4,7 @@
 use crate::app::App;
 use crate::auth::Client;
 use crate::body::{Streamed, next_part};
-use crate::limits::{LINE_BYTES_MAX, LINES_MAX};
+use crate::limits::{BODY_BYTES_MAX, LINE_BYTES_MAX, LINES_MAX};
 use crate::problem::Problem;
 use crate::read;
 use crate::routes::with_type;
@@ -13,6 +13,7 @@ use axum::http::{Response, StatusCode};
 use engine::{Answer, PlaceRequest, Request};
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Answers that wait for the client to read them.
@@ -24,9 +25,24 @@ pub fn answer(app: Arc<App>, client: Client, mut body: Body) -> Response<Body> {
     tokio::spawn(async move {
         if let Err(p) = lines(&app, &client, &mut body, &sender).await {
             _ = sender.send(line(serde_json::json!(p), None)).await;
+            drain(&mut body, app.body_time).await;
         }
     });
     with_type(Body::new(Streamed(receiver)), "application/x-ndjson")
+}
+
+/// Reads on for a while: a client that still writes would find the connection closed before it reads the problem.
+async fn drain(body: &mut Body, time: Duration) {
+    let mut left = BODY_BYTES_MAX;
+    let read = async {
+        while let Some(Ok(part)) = next_part(body).await {
+            left = left.saturating_sub(part.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    _ = tokio::time::timeout(time, read).await;
 }
 
 /// Answers line by line. An error ends the stream; a line that is wrong has its problem as its answer.

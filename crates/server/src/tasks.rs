@@ -4,9 +4,10 @@
 use crate::app::App;
 use crate::auth::Client;
 use crate::limits::{TASKS_KEPT_MAX, TASKS_WAITING_MAX};
+use crate::lists::TasksQuery;
 use crate::problem::{Problem, Told};
 use axum::http::StatusCode;
-use engine::{FitAnswer, FitRequest};
+use engine::{FitRequest, Progress, RefitAnswer, STEPS};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -21,13 +22,40 @@ pub struct Task {
     pub who: String,
     /// Where it is.
     pub state: TaskState,
+    /// The step that runs or ran last, from 1.
+    pub step: usize,
+    /// Number of steps.
+    pub steps: usize,
+    /// What the step does.
+    pub doing: &'static str,
     /// The result of a task that is done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<FitAnswer>,
+    pub result: Option<RefitAnswer>,
     /// Why the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Told>")]
     pub problem: Option<Problem>,
+    #[serde(skip)]
+    #[schemars(skip)]
+    progress: Arc<Progress>,
+}
+
+impl Task {
+    /// The task with its present step.
+    fn now(&self) -> Task {
+        let step = self.progress.step();
+        Task { step: step + 1, doing: STEPS[step], ..self.clone() }
+    }
+}
+
+/// Tasks.
+#[derive(Serialize, JsonSchema)]
+pub struct TaskList {
+    /// The tasks, oldest first.
+    pub tasks: Vec<Task>,
+    /// `after` of the next page; none: these are the last ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
 }
 
 /// Where a task is.
@@ -42,7 +70,7 @@ pub enum TaskState {
     Done,
     /// It has a problem.
     Failed,
-    /// It was cancelled before it began.
+    /// It was cancelled before it changed anything.
     Cancelled,
 }
 
@@ -60,25 +88,40 @@ impl Tasks {
         f(next, tasks)
     }
 
-    /// A task by its number.
-    pub fn get(&self, id: u64) -> Result<Task, Problem> {
-        self.change(|_, tasks| tasks.iter().find(|t| t.id == id).cloned()).ok_or_else(|| unknown(id))
+    /// A task by its number. A client of a tenant sees the tasks of its tenant.
+    pub fn get(&self, id: u64, client: &Client) -> Result<Task, Problem> {
+        let found = self.change(|_, tasks| tasks.iter().find(|t| t.id == id && sees(client, t)).map(Task::now));
+        found.ok_or_else(|| unknown(id))
     }
 
-    /// Cancels a task that waits. A task that runs cannot be cancelled.
+    /// A page of tasks.
+    pub fn list(&self, q: &TasksQuery, client: &Client) -> Result<TaskList, Problem> {
+        let most = crate::lists::length(q.limit)?;
+        let after = q.after.unwrap_or(0);
+        let mut tasks: Vec<Task> =
+            self.change(|_, tasks| tasks.iter().filter(|t| t.id > after && sees(client, t)).map(Task::now).collect());
+        let more = tasks.len() > most;
+        tasks.truncate(most);
+        let next = tasks.last().filter(|_| more).map(|t| t.id);
+        Ok(TaskList { tasks, next })
+    }
+
+    /// Cancels a task. One that runs ends before its next step.
     pub fn cancel(&self, id: u64) -> Result<Task, Problem> {
         self.change(|_, tasks| {
             let t = tasks.iter_mut().find(|t| t.id == id).ok_or_else(|| unknown(id))?;
             match t.state {
                 TaskState::Waiting => t.state = TaskState::Cancelled,
-                TaskState::Running => {
-                    let detail = format!("task {id} runs, and a fit cannot be interrupted");
-                    return Err(Problem::new(StatusCode::CONFLICT, "task_runs", detail, "wait for its end"));
-                }
+                TaskState::Running => t.progress.cancel(),
                 _ => {}
             }
-            Ok(t.clone())
+            Ok(t.now())
         })
+    }
+
+    /// True if a task waits or runs.
+    pub fn busy(&self) -> bool {
+        self.change(|_, tasks| tasks.iter().any(|t| matches!(t.state, TaskState::Waiting | TaskState::Running)))
     }
 
     fn set(&self, id: u64, f: impl FnOnce(&mut Task)) {
@@ -114,36 +157,44 @@ pub fn fit(app: &Arc<App>, request: FitRequest, client: &Client) -> Result<Task,
             return Err(Problem::new(status, "too_many_tasks", detail, "wait for them").retry_after(10));
         }
         *next += 1;
-        let task = Task { id: *next, who: who.name.clone(), state: TaskState::Waiting, result: None, problem: None };
+        let task = Task {
+            id: *next,
+            who: who.name.clone(),
+            state: TaskState::Waiting,
+            step: 1,
+            steps: STEPS.len(),
+            doing: STEPS[0],
+            result: None,
+            problem: None,
+            progress: Arc::default(),
+        };
         tasks.push_back(task.clone());
         while tasks.len() > TASKS_KEPT_MAX + TASKS_WAITING_MAX {
             tasks.pop_front();
         }
         Ok(task)
     })?;
-    let (app, id) = (app.clone(), task.id);
+    let (app, id, of_task) = (app.clone(), task.id, task.progress.clone());
     tokio::spawn(async move {
         let _turn = app.tasks.turn.lock().await;
         if !app.tasks.is(id, TaskState::Waiting) {
             return; // cancelled
         }
         app.tasks.set(id, |t| t.state = TaskState::Running);
-        let engine = app.engine.clone();
-        let request = engine::Request::Fit(request);
-        let done = tokio::task::spawn_blocking(move || engine.handle(&request, crate::app::by(&who))).await;
+        let (engine, progress) = (app.engine.clone(), of_task);
+        let fits = move || engine.refit(&request, crate::app::by(&who), &progress);
+        let done = tokio::task::spawn_blocking(fits).await;
         app.tasks.set(id, |t| match done {
-            Ok(Ok(engine::Answer::Fit(a))) => (t.state, t.result) = (TaskState::Done, Some(a)),
+            Ok(Ok(a)) => (t.state, t.result) = (TaskState::Done, Some(a)),
+            Ok(Err(engine::EngineError::Cancelled)) => t.state = TaskState::Cancelled,
             Ok(Err(e)) => (t.state, t.problem) = (TaskState::Failed, Some(e.into())),
-            _ => {
-                let p = Problem::new(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "internal",
-                    "the server failed at this task",
-                    "report the request and the server's log",
-                );
-                (t.state, t.problem) = (TaskState::Failed, Some(p));
-            }
+            Err(_panicked) => (t.state, t.problem) = (TaskState::Failed, Some(Problem::failed("task"))),
         });
     });
     Ok(task)
+}
+
+/// True if a client sees a task.
+fn sees(client: &Client, task: &Task) -> bool {
+    client.tenant().is_none_or(|t| crate::tenant::tenant_of(&task.who) == Some(t))
 }

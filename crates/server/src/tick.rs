@@ -1,7 +1,9 @@
 //! What a server does without a request: it ends leases, sees what other processes changed, and notices tokens.
 
 use crate::app::{App, now_unix_s};
+use crate::auth::{Client, Scope};
 use crate::limits::TICK;
+use engine::FitRequest;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -14,6 +16,7 @@ const JUMP_S: f64 = 5.0;
 pub async fn run(app: Arc<App>) {
     let mut stopping = app.stopping.subscribe();
     let mut before = (Instant::now(), now_unix_s());
+    let mut looks = true; // at the number of new readings
     loop {
         tokio::select! {
             () = async { _ = stopping.wait_for(|s| *s).await } => return,
@@ -36,12 +39,36 @@ pub async fn run(app: Arc<App>) {
         match looked {
             Ok((ended, newest, tokens)) => {
                 app.metrics.expired(ended);
-                app.newest.send_if_modified(|n| std::mem::replace(n, newest) != newest);
+                let changed = app.newest.send_if_modified(|n| std::mem::replace(n, newest) != newest);
+                looks |= changed;
+                if looks && let Some(enough) = app.refit_after {
+                    looks = app.tasks.busy(); // readings that come during a fit are counted when it is over
+                    if !looks {
+                        refit(&app, enough).await;
+                    }
+                }
                 if tokens {
                     app.asks_for_tokens.store(true, Ordering::Release);
                 }
             }
             Err(p) => app.metrics.broken(&p.code),
         }
+    }
+}
+
+/// Starts a fit if enough readings are new.
+async fn refit(app: &Arc<App>, enough: usize) {
+    match app.work(|engine| Ok((engine.readings_since_fit()?, engine.model_if_any()))).await {
+        Ok((new, model)) if new >= enough => {
+            let mut by = Client::new("server", Scope::Administer);
+            by.why = format!("{new} readings came since the last fit");
+            let collective = model.map(|m| m.collective());
+            let request = FitRequest { collective, ..FitRequest::default() };
+            if let Err(p) = crate::tasks::fit(app, request, &by) {
+                app.metrics.broken(&p.code);
+            }
+        }
+        Ok(_) => {}
+        Err(p) => app.metrics.broken(&p.code),
     }
 }

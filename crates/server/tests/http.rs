@@ -23,7 +23,7 @@ fn operations() -> BTreeSet<(String, String, String)> {
 #[test]
 fn every_endpoint_answers_as_the_document_says() {
     let s = Server::new(4);
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut seen_elsewhere) = (BTreeSet::new(), Vec::new());
     let doc = document();
     // Checks a success against the document: the path's template, the status, the content type.
     let mut check = |id: &str, said: common::Said| -> common::Said {
@@ -96,6 +96,31 @@ fn every_endpoint_answers_as_the_document_says() {
     };
     assert!(ended["state"] == "done" || ended["problem"]["code"].is_string(), "{ended}");
     check("cancelTask", s.send("DELETE", &at, &[], b""));
+    assert_eq!(check("tasks", s.get("/v1/tasks?limit=5")).json()["tasks"].as_array().unwrap().len(), 1);
+    let again = check("promote", s.post("/v1/models/promote", &json!({"version": 1, "why": "a trial"}))).json();
+    assert_eq!((&again["version"], &again["state"]), (&json!(1), &json!("present")));
+    if ended["result"]["promoted"] == true {
+        let back = check("rollback", s.post("/v1/models/rollback", &json!({"why": "the trial is over"}))).json();
+        assert_eq!(back["version"], ended["result"]["version"]);
+    } else {
+        assert_eq!(s.post("/v1/models/rollback", &json!({"why": "x"})).code(), (404, "unknown_version".into()));
+        seen_elsewhere.push("rollback");
+    }
+
+    let demand: Vec<Vec<u64>> = (0..32).map(|i| (0..32).map(|j| u64::from(i / 8 != j / 8) << 20).collect()).collect();
+    let plan = check("planRoute", s.post("/v1/route/plan", &json!({"demand_bytes": demand}))).json();
+    let flows: u64 = plan["flows"].as_array().unwrap().iter().map(|f| f["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(flows, (32 * 24) << 20, "every byte has a path");
+    assert!(plan["congestion_s"].as_f64() >= plan["lower_bound_s"].as_f64(), "{}", plan["gap"]);
+    assert_eq!(s.post("/v1/route/plan", &json!({"demand_bytes": [[0]]})).code().0, 400);
+    let nccl =
+        check("explainNccl", s.post("/v1/nccl/explain", &json!({"gpus": "n0 n1", "sizes_bytes": [1 << 20]}))).json();
+    assert_eq!((&nccl["ranks"], nccl["choices"].as_array().unwrap().len()), (&json!(16), 1));
+    for wrong in
+        [json!({"gpus": "n9"}), json!({"nccl_version": "x"}), json!({"collective": "y"}), json!({"sizes_bytes": [0]})]
+    {
+        assert_eq!(s.post("/v1/nccl/explain", &wrong).code().0, 400, "{wrong}");
+    }
 
     let lines = "{\"id\":1,\"gpus\":2}\n\nrubbish\n{\"id\":\"x\",\"gpus\":999}\n{\"gpus\":4,\"id\":3}";
     let stream = s.send("POST", "/v1/place/stream", &[("content-type", "application/x-ndjson")], lines.as_bytes());
@@ -123,7 +148,8 @@ fn every_endpoint_answers_as_the_document_says() {
     assert!(head.contains("text/event-stream") && head.contains("id: 1\n"), "{head}");
     seen.insert("eventStream".into());
 
-    let missing: Vec<_> = operations().into_iter().filter(|o| !seen.contains(&o.2)).collect();
+    let missing: Vec<_> =
+        operations().into_iter().filter(|o| !seen.contains(&o.2) && !seen_elsewhere.contains(&o.2.as_str())).collect();
     assert!(missing.is_empty(), "no request of this test reached {missing:?}");
 }
 
@@ -196,7 +222,7 @@ fn an_answer_is_the_engines_own_for_the_same_request() {
 }
 
 #[test]
-fn a_lease_that_nobody_renews_ends_and_its_gpus_are_free() {
+fn a_lease_that_is_not_renewed_in_time_ends_and_its_gpus_are_free() {
     let s = Server::new(1);
     s.post("/v1/allocations", &json!({"gpus": 4, "commit": "short", "lease_s": 1}));
     s.post("/v1/allocations", &json!({"gpus": 2, "commit": "long", "lease_s": 3600}));

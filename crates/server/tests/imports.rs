@@ -2,5 +2,8 @@
 
 #[test]
 fn the_server_imports_only_crates_of_lower_floors() {
-    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["draw", "engine", "store", "topology"]);
+    house::assert_imports(
+        env!("CARGO_MANIFEST_DIR"),
+        &["draw", "engine", "fabric", "nccl-model", "route", "store", "topology"],
+    );
 }

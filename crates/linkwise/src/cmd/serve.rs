@@ -7,7 +7,8 @@ use engine::{FitRequest, ModelKeeper};
 use files::{FileLock, write_atomic};
 use predict::Model;
 use serde_json::json;
-use server::{Config, ServeError};
+use server::auth::Scope;
+use server::{Config, Log, ServeError, Tls};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use store::{State, StateError};
@@ -51,6 +52,24 @@ pub struct Args {
     /// Requests per second that one client may send
     #[arg(long, default_value_t = server::limits::RATE_PER_S, value_parser = console::number::real)]
     rate: f64,
+    /// Certificate of the server with those of its authorities, PEM; the server then answers over TLS only
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of --tls-cert, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Authorities of client certificates, PEM: the common name of a client's certificate is the author of its changes
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+    /// What a client certificate may do without an entry of its own: read, request, operate or administer
+    #[arg(long, value_name = "SCOPE", requires = "client_ca", value_parser = crate::cmd::token::scope)]
+    client_scope: Option<Scope>,
+    /// Readings after which the server fits a new model, and uses it if it predicts better; 0: never
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = console::number::whole::<usize>)]
+    refit_after: usize,
+    /// Log every request on standard error: `none`, or `json` for one line each
+    #[arg(long, default_value = "none", value_parser = log)]
+    log: Log,
     /// Listen beyond this machine although nothing is encrypted: tokens and answers can be read on the network
     #[arg(long)]
     force_plain_http: bool,
@@ -61,6 +80,14 @@ pub struct Args {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "an address and a port were expected, such as 127.0.0.1:7878".into())
+}
+
+fn log(text: &str) -> Result<Log, String> {
+    match text {
+        "none" => Ok(Log::None),
+        "json" => Ok(Log::Json),
+        _ => Err("`none` or `json` was expected".into()),
+    }
 }
 
 /// The store that belongs to a state: `site.db` has `site.readings.db`, a database has its readings.
@@ -131,8 +158,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
         builder = builder.model(Model::clone(&*cold_engine.model().or_failure()?));
     }
     let engine = open::build(builder.keeper(Keeper(model)), &shown)?;
-    let config =
-        Config { listen: args.listen, force_plain: args.force_plain_http, rate_per_s: args.rate, ..Config::default() };
+    let (client_ca, client_scope) = (args.client_ca, args.client_scope);
+    let tls = args.tls_cert.zip(args.tls_key).map(|(cert, key)| Tls { cert, key, client_ca, client_scope });
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let config = Config {
+        listen: args.listen,
+        force_plain: args.force_plain_http,
+        rate_per_s: args.rate,
+        tls,
+        log: args.log,
+        refit_after: (args.refit_after > 0).then_some(args.refit_after),
+        ..Config::default()
+    };
     let asks = engine.has_tokens().or_failure()?;
     let running = server::start(engine, &config).map_err(|e| match e {
         ServeError::Engine(e) => Err::<(), _>(e).or_failure().unwrap_err(),
@@ -141,7 +178,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let at = running.address();
     match args.format {
         Format::Text => {
-            console::print(&format!("linkwise listens on http://{at}\n"));
+            console::print(&format!("linkwise listens on {scheme}://{at}\n"));
             if args.force_plain_http && !asks {
                 let note = "note: no token exists: every client that reaches this address may do everything; \
                             `linkwise token create` makes one";

@@ -3,7 +3,7 @@
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, moment, now_unix_s, table, text_of};
 use serde_json::json;
-use server::auth::{Scope, hash, new_token};
+use server::auth::{Scope, certificate_hash, hash, new_token};
 use std::path::PathBuf;
 use store::state::{NewToken, Token};
 use store::{By, State};
@@ -49,6 +49,9 @@ pub struct Create {
     /// What the client may do: read, request, operate or administer
     #[arg(long, value_parser = scope)]
     scope: Scope,
+    /// The name is that in a client certificate, and no secret is made
+    #[arg(long)]
+    certificate: bool,
     /// Days until the token ends (default: no end)
     #[arg(long, value_parser = console::number::real)]
     days: Option<f64>,
@@ -65,7 +68,8 @@ pub struct Revoke {
     common: Common,
 }
 
-fn scope(text: &str) -> Result<Scope, String> {
+/// Reads a scope.
+pub fn scope(text: &str) -> Result<Scope, String> {
     text.parse()
 }
 
@@ -82,14 +86,18 @@ fn create(a: &Create) -> Result<(), Failure> {
         return Err(Failure::input(format!("--days: {days} is not above 0 and at most 3,660")));
     }
     let mut state = State::open(&a.common.state).or_failure()?;
-    let token = new_token().map_err(Failure::input)?;
+    let token = if a.certificate { None } else { Some(new_token().map_err(Failure::input)?) };
+    let hash = token.as_deref().map_or_else(|| certificate_hash(&a.name), hash);
     let until_unix_s = a.days.map(|d| now_unix_s() + d * 86_400.0);
-    let new = NewToken { name: a.name.clone(), hash: hash(&token), scope: a.scope.to_string(), until_unix_s };
+    let new = NewToken { name: a.name.clone(), hash, scope: a.scope.to_string(), until_unix_s };
     state.add_token(&new, &By::from(now_unix_s())).or_failure()?;
     match a.common.format {
+        Format::Text if a.certificate => {
+            console::print(&format!("clients with a certificate of `{}` have the scope `{}`\n", a.name, a.scope));
+        }
         Format::Text => {
             console::say(&format!("token `{}` with scope `{}`; it is shown only now:", a.name, a.scope));
-            console::print(&format!("{token}\n"));
+            console::print(&format!("{}\n", token.unwrap_or_default()));
         }
         Format::Json => {
             let v = json!({"name": a.name, "scope": a.scope, "token": token, "until_unix_s": until_unix_s});

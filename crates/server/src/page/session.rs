@@ -40,7 +40,8 @@ pub async fn login(app: Arc<App>, request: Request) -> Result<Response<Body>, Pr
         *r.status_mut() = p.status_code();
         return Ok(r);
     }
-    Ok(moved(&format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={SESSION_S}")))
+    let secure = if app.encrypts { "; Secure" } else { "" };
+    Ok(moved(&format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={SESSION_S}{secure}")))
 }
 
 /// Takes the cookie away.

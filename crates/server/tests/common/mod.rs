@@ -148,6 +148,11 @@ impl Server {
     }
 }
 
+/// Says that a test has nothing to run here.
+pub fn skip(test: &str, why: &str) {
+    eprintln!("SKIP {test}: {why}");
+}
+
 /// Everything that comes until the end of a connection.
 pub fn read_all(s: &mut TcpStream) -> String {
     let (mut all, mut part) = (Vec::new(), [0; 4096]);

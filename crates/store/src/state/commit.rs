@@ -47,11 +47,14 @@ pub enum Committed {
 impl State {
     /// The answer to the request that placed a job; none for a job of named GPUs or an unknown job. Reads one row.
     pub fn kept_answer(&self, job: &str) -> Result<Option<String>, StateError> {
-        self.conn
-            .prepare_cached("SELECT coalesce(answer, '') FROM job WHERE id = ?1")
-            .and_then(|mut s| s.query_row([job], |r| r.get::<_, String>(0)).optional())
-            .map(|a| a.filter(|a| !a.is_empty()))
-            .map_err(|e| StateError::of("read", &self.path, &e))
+        let error = |e: &SqlError| StateError::of("read", &self.path, e);
+        self.db.read(
+            |e| error(&e),
+            |tx| {
+                tx.first("SELECT answer FROM job WHERE id = ?1 AND answer <> ''", vals![job])
+                    .map_err(|e: SqlError| error(&e))
+            },
+        )
     }
 
     /// The earlier answer to the same request, found by its key or by its job, which still holds its GPUs.

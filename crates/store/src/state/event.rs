@@ -22,7 +22,7 @@ pub struct Event {
     pub at_unix_s: f64,
     /// Author of the change: the name of a token, or `command`.
     pub who: String,
-    /// `allocate`, `release`, `renew`, `expire`, `drain`, `undrain`, `observe`, `fit`, `correct`, `withdraw`,
+    /// `allocate`, `release`, `renew`, `expire`, `drain`, `undrain`, `observe`, `fit`, `fit_refused`, `promote`, `correct`, `withdraw`,
     /// `diagnose`, `token` or `revoke`.
     pub what: String,
     /// The job, the reading or the token; empty for drains.

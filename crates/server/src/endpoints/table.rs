@@ -1,82 +1,21 @@
-//! The endpoints under `/v1`: one table, from which the router, the OpenAPI document and the test of the scopes are made.
+//! The endpoints of the cluster, its jobs, readings and events.
 
+use super::{Act, Endpoint, get, of, post};
 use crate::auth::Scope;
+use crate::lists::{AllocationsQuery, HostsQuery};
 use crate::problem::Problem;
 use crate::read::Asked;
-use crate::tasks::Task;
 use axum::http::{Method, StatusCode};
 use engine::{
-    AllocateAnswer, AllocateRequest, Answer, CorrectRequest, DiagnoseAnswer, DiagnoseRequest, DrainAnswer,
-    DrainRequest, EventsAnswer, EventsRequest, ExplainAnswer, ExplainRequest, FitRequest, HostsAnswer, HostsRequest,
-    JobAnswer, JobRequest, ModelAnswer, ModelRequest, ObserveAnswer, ObserveRequest, PlaceAnswer, PlaceRequest,
-    ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, ReleaseAnswer, ReleaseRequest, RenewRequest, Request,
-    StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest, WithdrawRequest,
+    AllocateAnswer, AllocateRequest, CorrectRequest, DiagnoseAnswer, DiagnoseRequest, DrainAnswer, DrainRequest,
+    EventsAnswer, EventsRequest, ExplainAnswer, ExplainRequest, HostsAnswer, HostsRequest, JobAnswer, JobRequest,
+    ObserveAnswer, ObserveRequest, PlaceAnswer, PlaceRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest,
+    ReleaseAnswer, ReleaseRequest, RenewRequest, Request, StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest,
+    WithdrawRequest,
 };
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use topology::Collective;
-
-/// Makes the schema of a type.
-pub type Shape = fn(&mut SchemaGenerator) -> Schema;
-
-/// What an endpoint does.
-pub enum Act {
-    /// Asks the engine.
-    Ask(fn(&Asked) -> Result<Request, Problem>),
-    /// Starts a fit as a task.
-    Fit,
-    /// Shows a task.
-    Task,
-    /// Cancels a task.
-    Cancel,
-    /// Answers a stream of requests, a line each.
-    Lines,
-    /// Streams events.
-    Events,
-}
-
-/// An endpoint.
-pub struct Endpoint {
-    pub method: Method,
-    pub path: &'static str,
-    /// Its name in generated clients.
-    pub id: &'static str,
-    /// One sentence.
-    pub about: &'static str,
-    /// The scope that a client needs.
-    pub scope: Scope,
-    pub query: Option<Shape>,
-    pub body: Option<Shape>,
-    pub answer: Shape,
-    /// The status of a success.
-    pub status: StatusCode,
-    /// The content types of body and answer.
-    pub forms: (&'static str, &'static str),
-    pub act: Act,
-}
-
-fn of<T: JsonSchema>(g: &mut SchemaGenerator) -> Schema {
-    g.subschema_for::<T>()
-}
-
-const JSON: (&str, &str) = ("application/json", "application/json");
-
-fn get(path: &'static str, id: &'static str, about: &'static str, answer: Shape, act: Act) -> Endpoint {
-    let (method, status, scope) = (Method::GET, StatusCode::OK, Scope::Read);
-    Endpoint { method, path, id, about, scope, query: None, body: None, answer, status, forms: JSON, act }
-}
-
-fn post(
-    scope: Scope,
-    path: &'static str,
-    id: &'static str,
-    about: &'static str,
-    (body, answer): (Shape, Shape),
-    act: Act,
-) -> Endpoint {
-    let (method, status) = (Method::POST, StatusCode::OK);
-    Endpoint { method, path, id, about, scope, query: None, body: Some(body), answer, status, forms: JSON, act }
-}
 
 /// The jobs that hold GPUs.
 #[derive(Serialize, JsonSchema)]
@@ -87,6 +26,9 @@ pub struct Allocations {
     pub free: usize,
     /// Version of the state; it rises with every change.
     pub version: u64,
+    /// `after` of the next page; none: these are the last jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// Lists readings.
@@ -131,30 +73,6 @@ struct Withdrawal {
     why: String,
 }
 
-/// The body of an answer: the answer itself, as the command prints it.
-pub fn body(answer: &Answer) -> serde_json::Result<Vec<u8>> {
-    use serde_json::to_vec;
-    match answer {
-        Answer::Place(a) => to_vec(a),
-        Answer::Allocate(a) => to_vec(a),
-        Answer::Release(a) => to_vec(a),
-        Answer::Drain(a) => to_vec(a),
-        Answer::Undrain(a) => to_vec(a),
-        Answer::Observe(a) => to_vec(a),
-        Answer::Learn(a) => to_vec(a),
-        Answer::Fit(a) => to_vec(a),
-        Answer::Diagnose(a) => to_vec(a),
-        Answer::Explain(a) => to_vec(a),
-        Answer::Readings(a) => to_vec(a),
-        Answer::Correct(a) | Answer::Withdraw(a) => to_vec(a),
-        Answer::Status(a) => to_vec(a),
-        Answer::Job(a) | Answer::Renew(a) => to_vec(a),
-        Answer::Hosts(a) => to_vec(a),
-        Answer::Events(a) => to_vec(a),
-        Answer::Model(a) => to_vec(a),
-    }
-}
-
 /// The job of the path in a request whose body may name it, too.
 fn same_job(named: &mut String, a: &Asked) -> Result<(), Problem> {
     let job = a.param("job");
@@ -165,9 +83,9 @@ fn same_job(named: &mut String, a: &Asked) -> Result<(), Problem> {
     Ok(())
 }
 
-/// All endpoints.
+/// The endpoints of the engine's own requests.
 pub fn all() -> Vec<Endpoint> {
-    use Act::{Ask, Cancel, Events, Fit, Lines, Task as ShowTask};
+    use Act::{Ask, Events, Lines};
     use Scope::{Operate, Read, Request as Requests};
     vec![
         get(
@@ -177,13 +95,16 @@ pub fn all() -> Vec<Endpoint> {
             of::<StatusAnswer>,
             Ask(|_| Ok(Request::Status(StatusRequest {}))),
         ),
-        get(
-            "/v1/hosts",
-            "hosts",
-            "The hosts with the state of every GPU.",
-            of::<HostsAnswer>,
-            Ask(|_| Ok(Request::Hosts(HostsRequest {}))),
-        ),
+        Endpoint {
+            query: Some(of::<HostsQuery>),
+            ..get(
+                "/v1/hosts",
+                "hosts",
+                "The hosts with the state of every GPU.",
+                of::<HostsAnswer>,
+                Ask(|a| a.query::<HostsQuery>().map(|_| Request::Hosts(HostsRequest {}))),
+            )
+        },
         post(
             Operate,
             "/v1/hosts/drain",
@@ -242,13 +163,16 @@ pub fn all() -> Vec<Endpoint> {
             (of::<ExplainRequest>, of::<ExplainAnswer>),
             Ask(|a| Ok(Request::Explain(a.json()?))),
         ),
-        get(
-            "/v1/allocations",
-            "allocations",
-            "The jobs that hold GPUs.",
-            of::<Allocations>,
-            Ask(|_| Ok(Request::Status(StatusRequest {}))),
-        ),
+        Endpoint {
+            query: Some(of::<AllocationsQuery>),
+            ..get(
+                "/v1/allocations",
+                "allocations",
+                "The jobs that hold GPUs.",
+                of::<Allocations>,
+                Ask(|a| a.query::<AllocationsQuery>().map(|_| Request::Status(StatusRequest {}))),
+            )
+        },
         Endpoint {
             status: StatusCode::CREATED,
             ..post(
@@ -382,30 +306,6 @@ pub fn all() -> Vec<Endpoint> {
             (of::<DiagnoseRequest>, of::<DiagnoseAnswer>),
             Ask(|a| Ok(Request::Diagnose(a.json()?))),
         ),
-        get(
-            "/v1/models",
-            "model",
-            "The model of the predictions.",
-            of::<ModelAnswer>,
-            Ask(|_| Ok(Request::Model(ModelRequest {}))),
-        ),
-        Endpoint {
-            status: StatusCode::ACCEPTED,
-            ..post(
-                Operate,
-                "/v1/models/fit",
-                "fit",
-                "Fit a model to all readings, as a task. The server then uses it.",
-                (of::<FitRequest>, of::<Task>),
-                Fit,
-            )
-        },
-        get("/v1/tasks/{id}", "task", "A task, with its result if it is done.", of::<Task>, ShowTask),
-        Endpoint {
-            method: Method::DELETE,
-            scope: Operate,
-            ..get("/v1/tasks/{id}", "cancelTask", "Cancel a task that waits.", of::<Task>, Cancel)
-        },
         Endpoint {
             query: Some(of::<EventsRequest>),
             ..get(

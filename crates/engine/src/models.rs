@@ -1,0 +1,373 @@
+//! The versions of the model: a fit that must prove itself, promotion, and the way back.
+//!
+//! A new fit is promoted only if it predicts readings that neither it nor the present model has seen at least as well as
+//! the present model does. Those readings are a part of the ones that came after the present model's fit; the model that is
+//! then promoted is fitted again with them. Cost: two fits.
+
+use crate::error::EngineError;
+use crate::fit::{FitAnswer, FitRequest};
+use crate::hold::{Engine, lock};
+use predict::{BandwidthModel, Model};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use store::{By, Measurement, Query};
+use topology::Collective;
+
+/// Maximum number of versions that an engine keeps, the present one included. A model has up to a few MB.
+pub const MODELS_KEPT_MAX: usize = 8;
+/// One of this many new readings is held back.
+const HELD_BACK_ONE_OF: usize = 4;
+/// Fewer readings held back decide nothing: then a part of all readings is.
+const HELD_BACK_MIN: usize = 5;
+
+/// Longest reason of a promotion, bytes.
+const WHY_BYTES_MAX: usize = 1024;
+
+/// The steps of a fit that must prove itself, for a client that waits.
+pub const STEPS: [&str; 4] =
+    ["reads the readings", "fits without the held-back readings", "fits with all readings", "done"];
+
+/// The progress of a fit, and the wish to end it. A step that runs ends first.
+#[derive(Debug, Default)]
+pub struct Progress {
+    step: AtomicUsize,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Number of the step that runs, from 0.
+    pub fn step(&self) -> usize {
+        self.step.load(Ordering::Acquire).min(STEPS.len() - 1)
+    }
+    /// Ends the work before its next step; the model stays.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+    }
+    fn next(&self) -> Result<(), EngineError> {
+        if self.cancelled.load(Ordering::Acquire) {
+            return Err(EngineError::Cancelled);
+        }
+        self.step.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+/// The result of a fit that had to prove itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RefitAnswer {
+    /// Number of the fitted version.
+    pub version: u64,
+    /// True if the engine now uses it.
+    pub promoted: bool,
+    /// The reason.
+    pub why: String,
+    /// How well both models predicted; none if there was nothing to compare.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compared: Option<Compared>,
+    /// The fit: with all readings if it was promoted, else without the held-back ones.
+    pub fit: FitAnswer,
+}
+
+/// The errors of two models on the same held-back readings: means of `|ln(predicted/reading)|`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Compared {
+    /// Number of held-back readings.
+    pub held_back: usize,
+    /// True if the present model had seen some of them: fewer than five readings were new.
+    pub seen_before: bool,
+    /// Error of the present model.
+    pub present: f64,
+    /// Error of the fitted model.
+    pub fitted: f64,
+}
+
+/// What became of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VersionState {
+    /// The engine uses it.
+    Present,
+    /// The engine used it.
+    Earlier,
+    /// It predicted worse than the model of its time.
+    Refused,
+}
+
+/// A version of the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ModelVersion {
+    /// Its number, from 1; it rises.
+    pub version: u64,
+    /// Its kind.
+    pub kind: String,
+    /// Its collective.
+    #[schemars(schema_with = "crate::schema::collective")]
+    pub collective: Collective,
+    /// What became of it.
+    pub state: VersionState,
+    /// Author of its state.
+    pub who: String,
+    /// Time of its state, seconds since 1970.
+    pub at_unix_s: f64,
+    /// The reason of its state.
+    pub why: String,
+    /// How it compared with the model of its time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compared: Option<Compared>,
+}
+
+/// Promotes a version.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PromoteRequest {
+    /// Its number; none: the version that was used before the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
+    /// The reason.
+    pub why: String,
+}
+
+/// The versions, and what the present one has not seen.
+#[derive(Default)]
+pub(crate) struct Versions {
+    list: Vec<(ModelVersion, Arc<Model>)>,
+    next: u64,
+    /// The present model as it was fitted, before it learned single readings.
+    base: Option<Arc<Model>>,
+    /// Number of the newest reading at that fit.
+    seen_until: i64,
+    /// Number of the newest reading at the last fit, also of one that was refused.
+    tried_until: i64,
+}
+
+impl Versions {
+    fn add(&mut self, mut version: ModelVersion, model: Arc<Model>) -> u64 {
+        self.next += 1;
+        version.version = self.next;
+        self.list.push((version, model));
+        while self.list.len() > MODELS_KEPT_MAX {
+            let oldest = self.list.iter().position(|v| v.0.state != VersionState::Present);
+            self.list.remove(oldest.unwrap_or(0));
+        }
+        self.next
+    }
+
+    fn retire(&mut self) {
+        for v in self.list.iter_mut().filter(|v| v.0.state == VersionState::Present) {
+            v.0.state = VersionState::Earlier;
+        }
+    }
+}
+
+impl Engine {
+    /// Remembers a model that was not compared: that of the start, or of a command. What the store holds by then counts as seen, unless the model is NCCL's own, which
+    /// learns nothing from readings.
+    pub(crate) fn first_version(&self, why: &str, model: &Arc<Model>) {
+        let last = self.store().and_then(|s| Ok(s.revision()?.last_id)).unwrap_or(0);
+        let mut versions = lock(&self.versions);
+        versions.seen_until = if model.kind() == "nccl" { 0 } else { last };
+        versions.base = Some(model.clone());
+        versions.retire();
+        let version = described(model, VersionState::Present, By::from(0.0), why);
+        versions.add(version, model.clone());
+    }
+
+    /// The versions of the model, oldest first.
+    pub fn versions(&self) -> Vec<ModelVersion> {
+        lock(&self.versions).list.iter().map(|v| v.0.clone()).collect()
+    }
+
+    /// Number of usable readings that came after the last fit, promoted or not.
+    pub fn readings_since_fit(&self) -> Result<usize, EngineError> {
+        let after = {
+            let versions = lock(&self.versions);
+            versions.seen_until.max(versions.tried_until)
+        };
+        Ok(self.store()?.count(&Query { after: Some(after), ..Query::usable() })?)
+    }
+
+    /// Fits a model and uses it if it predicts held-back readings at least as well as the present model; else the present
+    /// model stays, and the answer says why. No lock is held during the fits: readings that come meanwhile teach the model
+    /// of that time, and count as new for the next fit.
+    ///
+    /// # Errors
+    /// Those of a fit; [`EngineError::Cancelled`].
+    pub fn refit(&self, r: &FitRequest, by: By<'_>, progress: &Progress) -> Result<RefitAnswer, EngineError> {
+        let kind = self.kind_of(r)?;
+        let (seen_until, base) = {
+            let versions = lock(&self.versions);
+            (versions.seen_until, versions.base.clone())
+        };
+        let rows = self.store()?.readings(&Query::usable().newest(crate::READINGS_MAX))?;
+        let last = rows.iter().map(|x| x.id).max().unwrap_or(seen_until);
+        lock(&self.versions).tried_until = last;
+        let mut all: Vec<(i64, Measurement)> = rows.into_iter().map(|x| (x.id, x.record.measurement)).collect();
+        // The order of a fit must not depend on the order of insertion.
+        all.sort_by(|a, b| (a.1.size, &a.1.allocation, a.0).cmp(&(b.1.size, &b.1.allocation, b.0)));
+        let comparable = base.clone().filter(|b| r.collective.is_none_or(|c| c == b.collective()));
+        let promote = |fit: (Model, FitAnswer), compared, why: &str| {
+            self.promoted(fit, base.as_ref(), last, compared, why, by, progress)
+        };
+        let Some(base) = comparable else {
+            progress.next()?;
+            progress.next()?;
+            let fit = self.fitted(kind, r, &all.into_iter().map(|x| x.1).collect::<Vec<_>>())?;
+            return promote(fit, None, "there was no model of this collective to compare it with");
+        };
+        let r = FitRequest { collective: Some(base.collective()), ..r.clone() };
+        let fits = |m: &Measurement| {
+            m.collective == base.collective() && m.contention.is_none() && m.allocation.host_count() > 1
+        };
+        let (held_back, seen_before) = held_back(&all, seen_until, fits);
+        let used: Vec<Measurement> =
+            all.iter().filter(|(id, _)| held_back.binary_search(id).is_err()).map(|x| x.1.clone()).collect();
+        let judged: Vec<&Measurement> =
+            all.iter().filter(|(id, _)| held_back.binary_search(id).is_ok()).map(|x| &x.1).collect();
+        progress.next()?;
+        let (candidate, fit) = self.fitted(kind, &r, &used)?;
+        let compared = (!judged.is_empty()).then(|| Compared {
+            held_back: judged.len(),
+            seen_before,
+            present: error_of(&base, &judged),
+            fitted: error_of(&candidate, &judged),
+        });
+        progress.next()?;
+        if let Some(c) = compared.filter(|c| c.fitted > c.present || !c.fitted.is_finite()) {
+            let why = format!(
+                "it predicts {} held-back readings worse than the present model: error {:.3} against {:.3}",
+                c.held_back, c.fitted, c.present
+            );
+            let mut version = described(&candidate, VersionState::Refused, by, &why);
+            version.compared = compared;
+            let version = lock(&self.versions).add(version, Arc::new(candidate));
+            self.log_model(by, "fit_refused", &format!("version {version}"), &why)?;
+            return Ok(RefitAnswer { version, promoted: false, why, compared, fit });
+        }
+        let everything: Vec<Measurement> = all.into_iter().map(|x| x.1).collect();
+        let fit = if compared.is_none() { (candidate, fit) } else { self.fitted(kind, &r, &everything)? };
+        let why = match compared {
+            None => "there was no reading to compare it with the present model".to_owned(),
+            Some(c) => format!(
+                "it predicts {} held-back readings at least as well as the present model: error {:.3} against {:.3}",
+                c.held_back, c.fitted, c.present
+            ),
+        };
+        promote(fit, compared, &why)
+    }
+
+    #[allow(clippy::too_many_arguments)] // the facts of one promotion
+    fn promoted(
+        &self,
+        (model, fit): (Model, FitAnswer),
+        base: Option<&Arc<Model>>,
+        last: i64,
+        compared: Option<Compared>,
+        why: &str,
+        by: By<'_>,
+        progress: &Progress,
+    ) -> Result<RefitAnswer, EngineError> {
+        progress.next()?;
+        let _alone = self.learning();
+        let same = match (lock(&self.versions).base.as_ref(), base) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (now, then) => now.is_none() && then.is_none(),
+        };
+        if !same {
+            return Err(EngineError::Conflict { attempts: 1 }); // another model was promoted during the fits
+        }
+        if let Ok(mut store) = self.store() {
+            store.mark_all_taught()?; // the new model has what killed requests had stored
+        }
+        let model = self.replace_fitted(model)?;
+        let version = {
+            let mut versions = lock(&self.versions);
+            versions.retire();
+            (versions.base, versions.seen_until) = (Some(model.clone()), last);
+            let version = ModelVersion { compared, ..described(&model, VersionState::Present, by, why) };
+            versions.add(version, model)
+        };
+        self.log_model(by, "fit", &format!("version {version}"), why)?;
+        Ok(RefitAnswer { version, promoted: true, why: why.into(), compared, fit })
+    }
+
+    /// Uses a version again, or one that was refused.
+    ///
+    /// # Errors
+    /// A version that is not kept, or that is in use; no reason.
+    pub fn promote(&self, r: &PromoteRequest, by: By<'_>) -> Result<ModelVersion, EngineError> {
+        if r.why.trim().is_empty() || r.why.len() > WHY_BYTES_MAX {
+            return Err(EngineError::bad(format!("`why` is empty or has more than {WHY_BYTES_MAX} bytes")));
+        }
+        let _alone = self.learning();
+        let found = {
+            let versions = lock(&self.versions);
+            let of = |v: &&(ModelVersion, Arc<Model>)| match r.version {
+                Some(n) => v.0.version == n,
+                None => v.0.state == VersionState::Earlier,
+            };
+            let newest = |a: &&(ModelVersion, Arc<Model>), b: &&(ModelVersion, Arc<Model>)| {
+                a.0.at_unix_s.total_cmp(&b.0.at_unix_s).then(a.0.version.cmp(&b.0.version))
+            };
+            versions.list.iter().filter(of).max_by(newest).cloned()
+        };
+        let (found, model) = found.ok_or(EngineError::UnknownVersion(r.version))?;
+        if found.state == VersionState::Present {
+            return Ok(found);
+        }
+        self.replace_fitted(Model::clone(&model))?;
+        let version = {
+            let mut versions = lock(&self.versions);
+            versions.retire();
+            versions.base = Some(model);
+            let Some(v) = versions.list.iter_mut().find(|v| v.0.version == found.version) else {
+                return Err(EngineError::UnknownVersion(r.version));
+            };
+            (v.0.state, v.0.who, v.0.why, v.0.at_unix_s) =
+                (VersionState::Present, by.who.into(), r.why.clone(), by.at_unix_s);
+            v.0.clone()
+        };
+        self.log_model(by, "promote", &format!("version {}", version.version), &r.why)?;
+        Ok(version)
+    }
+
+    fn log_model(&self, by: By<'_>, what: &str, subject: &str, why: &str) -> Result<(), EngineError> {
+        if !self.has_state() {
+            return Ok(());
+        }
+        Ok(self.state()?.log(&By { why, ..by }, what, subject, &topology::Allocation::default())?)
+    }
+}
+
+fn described(model: &Model, state: VersionState, by: By<'_>, why: &str) -> ModelVersion {
+    ModelVersion {
+        version: 0,
+        kind: model.kind().into(),
+        collective: model.collective(),
+        state,
+        who: by.who.into(),
+        at_unix_s: by.at_unix_s,
+        why: why.into(),
+        compared: None,
+    }
+}
+
+/// The numbers of the readings that are held back, ascending: one of four of the new ones, by their order of arrival. True
+/// if too few are new, and one of four of all is held back.
+fn held_back(all: &[(i64, Measurement)], seen_until: i64, fits: impl Fn(&Measurement) -> bool) -> (Vec<i64>, bool) {
+    let mut ids: Vec<i64> = all.iter().filter(|x| fits(&x.1)).map(|x| x.0).collect();
+    ids.sort_unstable();
+    let every = |ids: &[i64]| -> Vec<i64> {
+        ids.iter().skip(HELD_BACK_ONE_OF - 1).step_by(HELD_BACK_ONE_OF).copied().collect()
+    };
+    let new = every(&ids[ids.partition_point(|id| *id <= seen_until)..]);
+    if new.len() >= HELD_BACK_MIN { (new, false) } else { (every(&ids), true) }
+}
+
+/// Mean of `|ln(predicted/reading)|`.
+fn error_of(model: &Model, readings: &[&Measurement]) -> f64 {
+    let one = |m: &&Measurement| {
+        (model.predict_allocation(m.size, &m.allocation).busbw_gb_per_s / m.busbw.gb_per_s()).ln().abs()
+    };
+    readings.iter().map(one).sum::<f64>() / readings.len() as f64
+}

@@ -1,0 +1,78 @@
+//! The endpoints of models and tasks.
+
+use super::{Act, Endpoint, get, of, post};
+use crate::auth::Scope::Operate;
+use crate::lists::TasksQuery;
+use crate::tasks::{Task, TaskList};
+use axum::http::{Method, StatusCode};
+use engine::{FitRequest, ModelAnswer, ModelRequest, ModelVersion, PromoteRequest, Request};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Returns to the version that was used before the present one.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Rollback {
+    /// The reason.
+    why: String,
+}
+
+/// The endpoints.
+pub fn all() -> Vec<Endpoint> {
+    use Act::{Ask, Cancel, Fit, Task as ShowTask, Tasks};
+    vec![
+        get(
+            "/v1/models",
+            "model",
+            "The model of the predictions and its versions.",
+            of::<ModelAnswer>,
+            Ask(|_| Ok(Request::Model(ModelRequest {}))),
+        ),
+        Endpoint {
+            status: StatusCode::ACCEPTED,
+            ..post(
+                Operate,
+                "/v1/models/fit",
+                "fit",
+                "Fit a model to all readings, as a task. The server uses it if it predicts held-back readings at least as well.",
+                (of::<FitRequest>, of::<Task>),
+                Fit,
+            )
+        },
+        post(
+            Operate,
+            "/v1/models/promote",
+            "promote",
+            "Use a version of the model, also one that was refused; without a number the one before the present one.",
+            (of::<PromoteRequest>, of::<ModelVersion>),
+            Ask(|a| Ok(Request::Promote(a.json()?))),
+        ),
+        post(
+            Operate,
+            "/v1/models/rollback",
+            "rollback",
+            "Return to the version of the model that was used before the present one.",
+            (of::<Rollback>, of::<ModelVersion>),
+            Ask(|a| {
+                let Rollback { why } = a.json()?;
+                Ok(Request::Promote(PromoteRequest { version: None, why }))
+            }),
+        ),
+        Endpoint {
+            query: Some(of::<TasksQuery>),
+            ..get("/v1/tasks", "tasks", "The tasks since the start, oldest first.", of::<TaskList>, Tasks)
+        },
+        get("/v1/tasks/{id}", "task", "A task with its progress, and its result if it is done.", of::<Task>, ShowTask),
+        Endpoint {
+            method: Method::DELETE,
+            scope: Operate,
+            ..get(
+                "/v1/tasks/{id}",
+                "cancelTask",
+                "Cancel a task: one that runs ends before its next step, and the model stays.",
+                of::<Task>,
+                Cancel,
+            )
+        },
+    ]
+}

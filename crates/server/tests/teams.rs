@@ -1,0 +1,186 @@
+//! What a site with several teams needs: models that prove themselves, tenants, pages of lists, and a log of reasons.
+
+mod common;
+
+use common::{Said, Server};
+use serde_json::{Value, json};
+use server::Config;
+use server::auth::Scope;
+use std::time::{Duration, Instant};
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Reports readings of every pair of hosts at this share of the prediction.
+fn report(s: &Server, hosts: usize, share: f64) {
+    for a in 0..hosts {
+        for b in a + 1..hosts {
+            let gpus = [format!("n{a}"), format!("n{b}")];
+            let expected = s.post("/v1/explain", &json!({"gpus": gpus})).json();
+            let expected = expected["predicted_busbw_gb_per_s"].as_f64().unwrap_or_else(|| panic!("{expected}"));
+            let readings = [json!({"collective": "all_reduce", "busbw_gb_per_s": expected * share})];
+            let body = json!({"job": format!("j-{a}-{b}"), "gpus": gpus, "readings": readings});
+            let said = s.post("/v1/readings", &body);
+            assert_eq!(said.status, 201, "{said:?}");
+        }
+    }
+}
+
+fn task(s: &Server, id: &Value) -> Value {
+    let mut task = Value::Null;
+    until("the task does not end", || {
+        task = s.get(&format!("/v1/tasks/{id}")).json();
+        assert!(task["step"].as_u64() <= task["steps"].as_u64() && task["doing"].is_string(), "{task}");
+        task["state"] != "waiting" && task["state"] != "running"
+    });
+    task
+}
+
+#[test]
+fn readings_lead_to_a_fit_by_themselves_and_it_is_used_only_if_it_predicts_better() {
+    let s = Server::with(7, |c| Config { refit_after: Some(21), ..c });
+    report(&s, 7, 0.6);
+    until("no fit starts", || s.get("/v1/tasks").json()["tasks"].as_array().is_some_and(|t| !t.is_empty()));
+    let fitted = task(&s, &json!(1));
+    assert_eq!((&fitted["state"], &fitted["who"]), (&json!("done"), &json!("server")), "{fitted}");
+    let result = &fitted["result"];
+    let model = s.get("/v1/models").json();
+    let promoted = result["promoted"] == true;
+    assert_eq!(model["kind"], if promoted { "gp" } else { "nccl" }, "{result}");
+    let compared = &result["compared"];
+    assert_eq!(promoted, compared["fitted"].as_f64() <= compared["present"].as_f64(), "{result}");
+    let last = s.get("/v1/events?limit=1").json()["events"][0].clone();
+    assert_eq!((&last["what"], &last["who"]), (&json!(if promoted { "fit" } else { "fit_refused" }), &json!("server")));
+    assert_eq!(model["versions"].as_array().unwrap().len(), 2);
+    // No reading is new: no further fit starts.
+    s.post("/v1/allocations", &json!({"gpus": 1, "commit": "a"}));
+    std::thread::sleep(3 * server::limits::TICK);
+    assert_eq!(s.get("/v1/tasks").json()["tasks"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_task_that_waits_or_runs_can_be_cancelled_and_the_model_stays() {
+    let s = Server::new(6);
+    report(&s, 6, 0.7);
+    let versions = s.get("/v1/models").json()["versions"].as_array().unwrap().len();
+    let fits: Vec<Value> = (0..4).map(|_| s.post("/v1/models/fit", &json!({})).json()["id"].clone()).collect();
+    for id in fits.iter().rev() {
+        assert_eq!(s.send("DELETE", &format!("/v1/tasks/{id}"), &[], b"").status, 200);
+    }
+    let ends: Vec<Value> = fits.iter().map(|id| task(&s, id)["state"].clone()).collect();
+    assert!(ends.iter().all(|e| e == "cancelled" || e == "done"), "{ends:?}");
+    let added = s.get("/v1/models").json()["versions"].as_array().unwrap().len() - versions;
+    assert_eq!(added, ends.iter().filter(|e| *e == "done").count(), "a cancelled fit leaves no version: {ends:?}");
+    let page = s.get("/v1/tasks?limit=2").json();
+    assert_eq!((page["tasks"].as_array().unwrap().len(), &page["next"]), (2, &fits[1]));
+    let rest = s.get(&format!("/v1/tasks?after={}", page["next"])).json();
+    assert_eq!((rest["tasks"].as_array().unwrap().len(), &rest["next"]), (2, &Value::Null));
+}
+
+/// A request with a token.
+fn with(s: &Server, token: &str, method: &str, path: &str, body: &Value) -> Said {
+    let bearer = format!("Bearer {token}");
+    let mut headers = vec![("authorization", bearer.as_str())];
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    if !body.is_null() {
+        headers.push(("content-type", "application/json"));
+    }
+    s.send(method, path, &headers, text.as_bytes())
+}
+
+#[test]
+fn a_tenant_sees_its_own_jobs_and_those_of_others_do_not_exist_for_it() {
+    let s = Server::new(3);
+    let [red, blue, operator] =
+        [("red/ann", Scope::Request), ("blue/bob", Scope::Request), ("blue/op", Scope::Operate)]
+            .map(|(name, scope)| s.token(name, scope, None));
+    until("no token is asked for", || s.get("/v1/cluster").status == 401);
+    let none = Value::Null;
+    for (token, job) in [(&red, "r1"), (&blue, "b1")] {
+        assert_eq!(with(&s, token, "POST", "/v1/allocations", &json!({"gpus": 12, "commit": job})).status, 201);
+    }
+    let ids = |token: &str, path: &str| -> Vec<String> {
+        let v = with(&s, token, "GET", path, &none).json();
+        v["jobs"].as_array().unwrap().iter().map(|j| j["id"].as_str().unwrap().to_owned()).collect()
+    };
+    for path in ["/v1/allocations", "/v1/cluster"] {
+        assert_eq!((ids(&red, path), ids(&blue, path)), (vec!["r1".into()], vec!["b1".into()]), "{path}");
+        assert_eq!(ids(&operator, path).len(), 2, "the operator sees all");
+    }
+    for (method, path, body) in [
+        ("GET", "/v1/allocations/b1", none.clone()),
+        ("DELETE", "/v1/allocations/b1", none.clone()),
+        ("POST", "/v1/allocations/b1/renew", json!({"lease_s": 60})),
+        ("POST", "/v1/readings", json!({"job": "b1", "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 9}]})),
+        ("GET", "/v1/readings?job=b1", none.clone()),
+    ] {
+        let said = with(&s, &red, method, path, &body);
+        assert_eq!(said.code(), (404, "unknown_job".into()), "{method} {path}");
+    }
+    assert_eq!(with(&s, &operator, "GET", "/v1/allocations/b1", &none).status, 200);
+    for (method, path, body) in [
+        ("GET", "/v1/hosts", none.clone()),
+        ("GET", "/v1/events?after=0", none.clone()),
+        ("POST", "/v1/place", json!({"gpus": 4})),
+        ("POST", "/v1/explain", json!({"gpus": ["n0", "n1"]})),
+        ("GET", "/v1/allocations/none", none.clone()),
+        ("PUT", "/v1/allocations/r2", json!({"gpus": ["n0", "n1", "n2"]})),
+    ] {
+        let said = with(&s, &red, method, path, &body);
+        assert!(!said.text.contains("b1") && !said.text.contains("blue"), "{method} {path}: {}", said.text);
+    }
+    for path in ["/metrics", "/v1/readings"] {
+        assert_eq!(with(&s, &red, "GET", path, &none).code(), (403, "tenant".into()), "{path}");
+    }
+    assert_eq!(with(&s, &red, "DELETE", "/v1/allocations/r1", &none).status, 200);
+}
+
+#[test]
+fn lists_come_in_pages_without_a_gap() {
+    let s = Server::new(3);
+    for i in 0..7 {
+        s.post("/v1/allocations", &json!({"gpus": 1, "commit": format!("j{i}")}));
+    }
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = s.get(&format!("/v1/allocations?limit=3{after}")).json();
+        seen.extend(page["jobs"].as_array().unwrap().iter().map(|j| j["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next"].as_str() else { break };
+        // A job that ends between two pages leaves no gap.
+        s.send("DELETE", &format!("/v1/allocations/{next}"), &[], b"");
+        after = format!("&after={next}");
+    }
+    assert_eq!(seen, (0..7).map(|i| format!("j{i}")).collect::<Vec<_>>());
+    let names = |path: &str| -> Vec<String> {
+        let v = s.get(path).json();
+        v["hosts"].as_array().unwrap().iter().map(|h| h["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(
+        (names("/v1/hosts?limit=2"), names("/v1/hosts?after=n1")),
+        (vec!["n0".into(), "n1".into()], vec!["n2".into()])
+    );
+    assert_eq!(s.get("/v1/hosts?after=n9").code(), (400, "unknown_host".into()));
+    assert_eq!(s.get("/v1/allocations?limit=0").code(), (400, "bad_request".into()));
+}
+
+#[test]
+fn a_change_for_another_version_is_refused_and_its_reason_is_in_the_log() {
+    let s = Server::new(1);
+    let version = s.get("/v1/allocations").header("etag").to_owned();
+    let allocate = |version: &str, job: &str| {
+        let headers = [("content-type", "application/json"), ("if-match", version), ("x-reason", "the nightly run")];
+        s.send("POST", "/v1/allocations", &headers, json!({"gpus": 1, "commit": job}).to_string().as_bytes())
+    };
+    assert_eq!(allocate(&version, "a").status, 201);
+    assert_eq!(allocate(&version, "b").code(), (412, "version_changed".into()));
+    assert_eq!(allocate("rubbish", "b").code(), (400, "bad_version".into()));
+    assert_eq!(allocate(s.get("/v1/cluster").header("etag"), "b").status, 201);
+    let events = s.get("/v1/events?after=0").json()["events"].clone();
+    assert_eq!(events.as_array().unwrap().len(), 2, "{events}");
+    assert_eq!((&events[0]["who"], &events[0]["why"]), (&json!("local"), &json!("the nightly run")));
+}
