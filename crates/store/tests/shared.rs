@@ -112,7 +112,7 @@ fn client(number: usize, state: &Mutex<State>, ledger: &Ledger, end: &AtomicBool
             let gone = mine.swap_remove(next(mine.len()));
             ledger.gives_back(&gone);
             let once = Once::new(&format!("end-{}", gone.id), "").unwrap();
-            let mut end = || state.lock().unwrap().release_once(&[gone.id.clone()], Some(&once), n as f64);
+            let mut end = || state.lock().unwrap().release_once(std::slice::from_ref(&gone.id), Some(&once), n as f64);
             let first = until_answered(&mut end).value;
             assert_eq!((&first.jobs[0].id, &first.jobs[0].gpus), (&gone.id, &gone.gpus));
             let again = until_answered(&mut end);
