@@ -1,5 +1,6 @@
 //! The next measurement that best separates the candidates of a defect.
 
+use super::ask::SURE;
 use super::effect::{Component, Effects, Touch};
 use super::infer::Defect;
 use super::window::JOB_HOSTS_MAX;
@@ -81,13 +82,16 @@ pub fn most_informative_allocation(
         }
     }
     tried.retain(|a| !read.contains(a));
-    // The rest of the probability is that of no defect.
-    let information = |a: &Allocation| -> f64 {
-        let share = shown(&effects, defect, a, size);
-        share.min(1.0 - share)
+    let total: f64 = defect.candidates.iter().map(|c| c.probability).sum();
+    let shares: Vec<f64> = tried.iter().map(|a| shown(&effects, defect, a, size)).collect();
+    // The candidates are separated from each other; if no reading does, an uncertain defect from no defect.
+    let separated_from = |all: f64| {
+        let information = |share: f64| (share / all.max(1e-9)).min(1.0 - share / all.max(1e-9));
+        let each = shares.iter().zip(&tried).map(|(share, a)| (information(*share), a));
+        each.reduce(|a, b| if b.0 > a.0 + 1e-9 { b } else { a }).filter(|best| best.0 > INFORMATION_MIN)
     };
-    let best = tried.into_iter().map(|a| (information(&a), a)).reduce(|a, b| if b.0 > a.0 + 1e-9 { b } else { a })?;
-    (best.0 > INFORMATION_MIN).then_some(best.1)
+    let best = separated_from(total).or_else(|| if total < SURE { separated_from(1.0) } else { None });
+    best.map(|best| best.1.clone())
 }
 
 /// The probability of the candidates that a reading shows. O(candidates) effects.

@@ -4,7 +4,7 @@ use crate::brief::{self, gb};
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, table, text_of, wrap};
-use engine::{CandidateAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest};
+use engine::{CandidateAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, GpuList};
 use std::path::PathBuf;
 use topology::{Cluster, Collective};
 
@@ -88,7 +88,15 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
     if d.defects.is_empty() && d.shared.is_empty() {
         out += "No defect is probable.\n";
     }
-    out += &d.defects.iter().map(|d| defect(cluster, d)).collect::<String>();
+    let mut asked: Vec<&GpuList> = Vec::new();
+    for x in &d.defects {
+        out += &defect(cluster, x);
+        // Several defects may ask for the same measurement, which is then printed once.
+        if let Some(next) = asks(x).filter(|next| !asked.contains(next)) {
+            asked.push(next);
+            out += &wrap(&format!("  most informative next measurement: {}", measurement(cluster, next)), 4);
+        }
+    }
     let mut hosts = table(&["host", "readings", "of its class", "deviations", ""], 1..4);
     for h in d.hosts.iter().take(HOSTS_SHOWN) {
         let unusual = match h.deviations {
@@ -112,13 +120,10 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
         let (got, size, expected) = (gb(s.busbw_gb_per_s), s.size_bytes, gb(s.expected_gb_per_s));
         out += &wrap(&format!("unexplained outlier: {gpus} got {got} GB/s at {size}, {expected} expected"), 2);
     }
-    let asked =
-        |d: &DefectAnswer| d.worth_measuring.is_some() && d.candidates.first().is_some_and(|c| c.probability < SURE);
-    if !d.defects.iter().any(asked)
-        && let Some(gpus) = &d.measure_next
+    if asked.is_empty()
+        && let Some(next) = &d.measure_next
     {
-        let gpus = cluster.gpu_list(&gpus.allocation(cluster)); // in full: users copy it
-        out += &wrap(&format!("Measure next, to look for further slow parts: '{gpus}'"), 2);
+        out += &wrap(&format!("Measure next, to look for further slow parts: {}", measurement(cluster, next)), 2);
     }
     if d.stray.len() > STRAY_SHOWN {
         out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
@@ -163,11 +168,18 @@ fn defect(cluster: &Cluster, d: &DefectAnswer) -> String {
     if !others.is_empty() {
         out += &wrap(&format!("  it may {}be {}", if d.named { "also " } else { "" }, others.join(", ")), 4);
     }
-    if best.probability < SURE
-        && let Some(gpus) = &d.worth_measuring
-    {
-        let gpus = cluster.gpu_list(&gpus.allocation(cluster)); // in full: users copy it
-        out += &wrap(&format!("  most informative next measurement: '{gpus}'"), 4);
-    }
     out
+}
+
+/// The measurement that a defect asks for, unless the defect is certain.
+fn asks(d: &DefectAnswer) -> Option<&GpuList> {
+    let open = d.candidates.first().is_some_and(|c| c.probability < SURE);
+    d.worth_measuring.as_ref().filter(|_| open)
+}
+
+/// A short list of GPUs in quotes, to be copied; of a long one the number and the first hosts, and where the list is.
+fn measurement(cluster: &Cluster, gpus: &GpuList) -> String {
+    let a = gpus.allocation(cluster);
+    let (list, short) = (cluster.gpu_list(&a), brief::gpus(cluster, &a));
+    if list == short { format!("'{list}'") } else { format!("{short}; --format json lists them") }
 }
