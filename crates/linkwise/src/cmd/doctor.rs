@@ -90,7 +90,7 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
     }
     let mut asked: Vec<&GpuList> = Vec::new();
     for x in &d.defects {
-        out += &defect(cluster, x);
+        out += &defect(x);
         // Several defects may ask for the same measurement, which is then printed once.
         if let Some(next) = asks(x).filter(|next| !asked.contains(next)) {
             asked.push(next);
@@ -131,7 +131,7 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
     out
 }
 
-fn defect(cluster: &Cluster, d: &DefectAnswer) -> String {
+fn defect(d: &DefectAnswer) -> String {
     let Some(best) = d.candidates.first() else { return String::new() };
     let since = |c: &CandidateAnswer| {
         c.since_unix_s.map_or(String::new(), |t| format!(", since {}", console::moment(t, console::now_unix_s())))
