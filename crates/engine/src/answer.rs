@@ -96,14 +96,27 @@ pub struct PlaceAnswer {
 
 /// Why neither published measurements ([`fabric::validated`]) nor the readings of the model cover a prediction; empty if
 /// they do. Readings cover up to their largest number of hosts, and the sizes between the smallest and the largest of
-/// the model. O(hosts of the allocation).
-pub(crate) fn outside_validated(cluster: &Cluster, model: &Model, a: &Allocation, size: Bytes) -> Vec<String> {
+/// the model. A prediction far above what the links of the cluster file allow is always a reason. O(hosts of the
+/// allocation).
+pub(crate) fn outside_validated(
+    cluster: &Cluster,
+    model: &Model,
+    a: &Allocation,
+    size: Bytes,
+    busbw_gb_per_s: f64,
+) -> Vec<String> {
+    let fabric = model.fabric().on(cluster);
+    let above = crate::plausible::predicted_above_links(&fabric, a, model.collective(), busbw_gb_per_s);
+    let above = above.map(|most| {
+        format!("the links of the cluster file allow {most:.1} GB/s: were readings in Gbit/s, or are the file's rates too low")
+    });
     let sizes = model.sizes();
     let between = sizes.first().is_some_and(|s| *s <= size) && sizes.last().is_some_and(|s| size <= *s);
     if between && model.hosts_measured_max().is_some_and(|most| a.host_count() <= most) {
-        return Vec::new();
+        return above.into_iter().collect();
     }
-    fabric::validated(cluster, a, model.collective(), size).iter().map(ToString::to_string).collect()
+    let validated = fabric::validated(cluster, a, model.collective(), size);
+    above.into_iter().chain(validated.iter().map(ToString::to_string)).collect()
 }
 
 /// The note about an extrapolated prediction, as a sentence; none without reasons.
@@ -421,7 +434,13 @@ impl PlaceAnswer {
             suspects_touched: Vec::new(),
             committed: None,
             network_changes: Vec::new(),
-            outside_validated: outside_validated(cluster, model, &a.choice.allocation, request.size),
+            outside_validated: outside_validated(
+                cluster,
+                model,
+                &a.choice.allocation,
+                request.size,
+                a.choice.prediction.busbw_gb_per_s,
+            ),
             found_switches: found.as_ref().map(|f| f.0.clone()),
             found_switches_yaml: found.map(|f| f.1),
         }

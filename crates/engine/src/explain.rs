@@ -85,7 +85,7 @@ impl Engine {
             bottleneck: bottleneck(&self.cluster, &limit),
             suspects_touched: suspicion.touched(&gpus),
             expected_with_suspects_gb_per_s: round(p.busbw_gb_per_s * left),
-            outside_validated: outside_validated(&self.cluster, &model, &gpus, size),
+            outside_validated: outside_validated(&self.cluster, &model, &gpus, size, p.busbw_gb_per_s),
         })
     }
 }

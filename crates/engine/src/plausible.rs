@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use store::Measurement;
-use topology::Cluster;
+use topology::{Allocation, Cluster, Collective};
 
 /// A reading above this multiple of what the links allow is refused unless the request forces it.
 ///
@@ -18,6 +18,17 @@ const FUTURE_S_MAX: f64 = 86_400.0;
 
 /// A reading below this share of what the physics of its GPUs expects gets a note: its unit may be wrong (TB/s, or a wrong power of ten).
 pub const BELOW_PHYSICS_SHARE: f64 = 1e-3;
+
+/// What the links of an allocation allow, GB/s, if a prediction is above [`ABOVE_LINKS_FACTOR`] times that.
+pub(crate) fn predicted_above_links(
+    fabric: &fabric::Fabric<'_>,
+    a: &Allocation,
+    collective: Collective,
+    busbw_gb_per_s: f64,
+) -> Option<f64> {
+    let most = fabric.links_alone(a, collective).gb_per_s();
+    (most.is_finite() && most > 0.0 && busbw_gb_per_s > ABOVE_LINKS_FACTOR * most).then_some(most)
+}
 
 /// What the links of a reading's GPUs allow, GB/s; none if the physics gives no bound.
 fn links_allow(fabric: &fabric::Fabric<'_>, m: &Measurement) -> Option<f64> {
@@ -70,5 +81,19 @@ pub fn check_time(m: &Measurement, now_unix_s: f64) -> Result<(), EngineError> {
             )))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prediction_in_gbit_per_s_is_above_what_the_links_allow_and_one_at_their_rate_is_not() {
+        let c = topology::catalog::cluster("h100").expect("a cluster of the catalogue");
+        let (fabric, all) = (fabric::Fabric::new(&c), c.usable());
+        let most = fabric.links_alone(&all, Collective::AllReduce).gb_per_s();
+        let above = |v| predicted_above_links(&fabric, &all, Collective::AllReduce, v);
+        assert_eq!((above(most), above(8.0 * most)), (None, Some(most)));
     }
 }

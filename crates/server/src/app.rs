@@ -1,7 +1,7 @@
 //! [`App`]: what all connections share.
 
 use crate::auth::{Client, Scope, TOKEN_BYTES_MAX, TOKEN_START, certificate_hash, hash};
-use crate::limits;
+use crate::limits::{self, Kind};
 use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
@@ -28,8 +28,8 @@ pub struct App {
     pub pages: crate::page::Memory,
     pub rates: Rates,
     wrong_tokens: Rates,
-    /// Permits for calls of the engine.
-    workers: Arc<Semaphore>,
+    /// Permits for calls of the engine, by kind.
+    workers: [Arc<Semaphore>; 3],
     waiting: AtomicUsize,
     /// Permits for streams of events.
     pub streams: Arc<Semaphore>,
@@ -73,7 +73,7 @@ impl App {
             pages: crate::page::Memory::default(),
             rates: Rates::new(config.rate_per_s, 2.0 * config.rate_per_s),
             wrong_tokens: Rates::new(limits::WRONG_TOKENS_PER_S, limits::WRONG_TOKENS_BURST),
-            workers: Arc::new(Semaphore::new(limits::workers())),
+            workers: Kind::ALL.map(|k| Arc::new(Semaphore::new(limits::workers(k)))),
             waiting: AtomicUsize::new(0),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
             asks_for_tokens: AtomicBool::new(false),
@@ -91,15 +91,25 @@ impl App {
         }
     }
 
-    /// Runs blocking work on the engine: waits for a worker, then for the result.
+    /// Runs blocking work on the engine that changes the state or reads it: waits for a worker, then for the result.
     pub async fn work<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, Problem> {
+        self.work_as(Kind::Change, work).await
+    }
+
+    /// [`App::work`] of another kind.
+    pub async fn work_as<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, Problem> {
         let start = Instant::now();
         let _waits = Waits::new(&self.waiting)?;
-        let permit = tokio::time::timeout(limits::WORK_TIME, self.workers.clone().acquire_owned());
-        let permit = permit.await.map_err(|_| overloaded())?.map_err(|_| overloaded())?;
+        let workers = self.workers[kind as usize].clone();
+        let permit = tokio::time::timeout(limits::WORK_TIME, workers.acquire_owned());
+        let permit = permit.await.map_err(|_| no_worker())?.map_err(|_| no_worker())?;
         drop(_waits);
         self.metrics.waited(start.elapsed());
         let engine = self.engine.clone();
@@ -131,6 +141,11 @@ impl App {
         }
         let who = client.clone();
         let decides = matches!(request, Request::Place(_));
+        let kind = match &request {
+            Request::Place(r) if r.commit.is_none() => Kind::Question,
+            Request::Diagnose(_) | Request::Explain(_) => Kind::Question,
+            _ => Kind::Change,
+        };
         let asked = crate::page::Memory::asked(&request);
         let (start, sees_all) = (Instant::now(), view.is_none());
         let work = move |engine: &Engine| {
@@ -141,7 +156,7 @@ impl App {
             }
             Ok(engine.handle(&request, by(&who)).map_err(|e| if sees_all { e.into() } else { tenant::refused(e) }))
         };
-        let mut answer = self.work(work).await.and_then(|a| a);
+        let mut answer = self.work_as(kind, work).await.and_then(|a| a);
         if decides {
             self.metrics.decided(start.elapsed(), answer.as_ref().err());
         }
@@ -207,7 +222,7 @@ impl App {
             return Ok(Entry::Valid(client));
         }
         let key = hash.clone();
-        let found = self.work(move |engine| engine.token(&key)).await?;
+        let found = self.work_as(Kind::Look, move |engine| engine.token(&key)).await?;
         let entry = match found {
             None => Entry::Unknown,
             Some(t) => match t.scope.parse() {
@@ -283,6 +298,11 @@ fn changed() -> Problem {
     let detail = "the state has changed since the version in the header `If-Match`";
     let remedy = "read the state again, and send the request with its version";
     Problem::new(StatusCode::PRECONDITION_FAILED, "version_changed", detail, remedy)
+}
+
+fn no_worker() -> Problem {
+    let detail = format!("the requests before this one took longer than {} s", limits::WORK_TIME.as_secs());
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail, "send the request again later").retry_after(10)
 }
 
 fn overloaded() -> Problem {

@@ -57,8 +57,29 @@ pub const PAGE_SAID_MAX: usize = 2_000;
 /// Most jobs that the metrics list, two series each.
 pub const JOB_SERIES_MAX: usize = 2_000;
 
-/// Number of requests that the engine works on at once: one per core, because decisions compute, and one more, because
-/// commits wait for the disk.
-pub fn workers() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from) + 1
+/// Number of requests of one kind that the engine works on at once. Each kind has its own workers, so that long
+/// questions of some clients delay neither the changes of others nor the checks of tokens.
+pub fn workers(kind: Kind) -> usize {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    match kind {
+        Kind::Look => 2,
+        Kind::Change => cores + 1, // commits wait for the disk
+        Kind::Question => cores,
+    }
+}
+
+/// Kinds of work on the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Reads a few rows: tokens, the newest event, readiness.
+    Look,
+    /// Changes the state, or reads what is as long as the state.
+    Change,
+    /// Computes without a change: choices without a commit, diagnoses, explanations.
+    Question,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 3] = [Kind::Look, Kind::Change, Kind::Question];
 }

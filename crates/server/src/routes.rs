@@ -40,7 +40,7 @@ pub fn router(app: Arc<App>) -> Router {
     };
     let alive = |_: Request| async { common(with_type(Body::from("ok\n"), "text/plain")) };
     let ready = with_app(&app, |app, _| async move {
-        app.work(|engine| engine.last_event()).await?;
+        app.work_as(Kind::Look, |engine| engine.last_event()).await?;
         Ok(with_type(Body::from("ready\n"), "text/plain"))
     });
     let metrics = with_app(&app, |app, request: Request| async move {
@@ -141,7 +141,7 @@ async fn endpoint(app: &Arc<App>, e: &'static Endpoint, request: Request) -> Res
         }
         Act::Work(work) => {
             let work = work(&asked)?;
-            let text = app.work(move |engine| Ok(work(engine))).await??;
+            let text = app.work_as(Kind::Question, move |engine| Ok(work(engine))).await??;
             with_type(Body::from(text), e.forms.1)
         }
         Act::Fit => {

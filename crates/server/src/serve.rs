@@ -136,7 +136,7 @@ pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
     engine.restart_leases(now_unix_s())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
-        .max_blocking_threads(limits::workers() + 4)
+        .max_blocking_threads(limits::Kind::ALL.map(limits::workers).iter().sum::<usize>() + 4)
         .thread_name("linkwise-serve")
         .enable_all()
         .build()

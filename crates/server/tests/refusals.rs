@@ -6,6 +6,7 @@ use common::{Server, read_all};
 use serde_json::json;
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -210,4 +211,26 @@ fn a_server_listens_beyond_this_machine_only_if_it_is_forced() {
     let refused = server::start(common::engine(folder.path(), 1), &config).err().expect("a refusal").to_string();
     assert!(refused.contains("--force-plain-http") && refused.contains("0.0.0.0"), "{refused}");
     server::start(common::engine(folder.path(), 1), &server::Config { force_plain: true, ..config }).unwrap().stop();
+}
+
+#[test]
+fn long_questions_delay_neither_allocations_nor_readiness() {
+    let server = Server::new(64);
+    let done = AtomicUsize::new(0);
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|s| {
+        for _ in 0..cores + 2 {
+            s.spawn(|| {
+                // Counts its candidates for seconds and is refused.
+                let (status, code) = server.post("/v1/place", &json!({"gpus": 12, "search": "exact"})).code();
+                done.fetch_add(1, Ordering::SeqCst);
+                assert_eq!((status, &*code), (409, "too_large_for_exact"));
+            });
+        }
+        std::thread::sleep(Duration::from_millis(200)); // all of them are under way
+        let made = server.post("/v1/allocations", &json!({"gpus": 8, "commit": "job"}));
+        let ready = server.get("/readyz");
+        assert_eq!((made.status, ready.status), (201, 200));
+        assert_eq!(done.load(Ordering::SeqCst), 0, "questions that ended before");
+    });
 }

@@ -362,7 +362,7 @@ fn open_file(path: &Path, create: bool) -> Result<Db, StoreError> {
             e => StoreError::Io { doing: "migrate", path: path.into(), why: e.to_string() },
         });
     } // otherwise another process was first
-    Ok(Db::Sqlite(conn))
+    Ok(Db::sqlite(conn))
 }
 
 /// Opens the readings in PostgreSQL, and adds what this version adds to their tables.

@@ -191,6 +191,27 @@ fn files_that_are_not_a_state_get_one_clear_sentence_and_stay_unchanged() {
 }
 
 #[test]
+fn a_state_whose_file_was_moved_or_replaced_changes_nothing_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("site.state");
+    let mut state = State::init(&path, &cluster(2), 1.0).unwrap();
+    let mut other = State::open(&path).unwrap();
+    let first = job(&state, "first", "n0:[0-7]");
+    state.allocate(&first, 2.0).unwrap();
+    for file in ["site.state", "site.state-wal", "site.state-shm"] {
+        std::fs::rename(folder.path().join(file), folder.path().join(format!("old.{file}"))).unwrap();
+    }
+    let told = |e: StateError| assert!(e.is_transient() && e.to_string().contains("moved, deleted or replaced"), "{e}");
+    let second = job(&state, "second", "n1:[0-7]");
+    told(state.allocate(&second, 3.0).unwrap_err());
+    told(other.snapshot().unwrap_err());
+    let mut new = State::init(&path, &cluster(2), 4.0).unwrap();
+    new.allocate(&first, 5.0).unwrap();
+    told(other.allocate(&second, 6.0).unwrap_err());
+    assert_eq!(new.snapshot().unwrap().jobs.len(), 1);
+}
+
+#[test]
 fn a_damaged_state_gives_an_error_and_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.state");

@@ -254,7 +254,7 @@ async fn content(v: &Visit) -> Result<Arc<Value>, Problem> {
         let used = use_of(engine.cluster(), &h, &log, now);
         Ok(json!({ "use": used, "events": log.len(), "quality": quality(engine, &log, &said, now)}))
     };
-    let value = Arc::new(v.app.work(look).await?);
+    let value = Arc::new(v.app.work_as(crate::limits::Kind::Question, look).await?);
     *locked(&v.app.pages.history) = Some(Kept { event, at: Instant::now(), value: value.clone() });
     Ok(value)
 }

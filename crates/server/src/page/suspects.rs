@@ -42,7 +42,7 @@ async fn diagnosis(v: &Visit) -> Found {
         let collective = engine.model_answer().ok().map(|m| m.collective);
         engine.diagnosis(&DiagnoseRequest { collective })
     };
-    let value = v.app.work(asked).await.map(Arc::new).map_err(|p| p.detail.clone());
+    let value = v.app.work_as(crate::limits::Kind::Question, asked).await.map(Arc::new).map_err(|p| p.detail.clone());
     *locked(&v.app.pages.diagnosis) = Some(Kept { event, at: Instant::now(), value: value.clone() });
     (value, Duration::ZERO)
 }

@@ -327,12 +327,44 @@ impl<'c> Sql<'c> {
 #[derive(Debug)]
 pub(crate) enum Db {
     /// A file.
-    Sqlite(rusqlite::Connection),
+    Sqlite(File),
     /// A connection to PostgreSQL.
     Postgres(Box<postgres::Link>),
 }
 
+/// An open file. The connection goes on after the file was moved or replaced, but other programs then use another one.
+#[derive(Debug)]
+pub(crate) struct File {
+    conn: rusqlite::Connection,
+    /// Device and number of the file at its path when it was opened; none for a database without a file.
+    opened: Option<(u64, u64)>,
+}
+
+impl File {
+    /// The connection, if the file is still the one at its path. Two system calls.
+    fn conn(&self) -> Result<&rusqlite::Connection, SqlError> {
+        if self.opened.is_some() && self.opened != number(&self.conn) {
+            let why = "the file was moved, deleted or replaced after it was opened; restart the program that has it open";
+            return Err(SqlError::Lost(why.into()));
+        }
+        Ok(&self.conn)
+    }
+}
+
+/// Device and number of the file at a connection's path.
+fn number(conn: &rusqlite::Connection) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let file = std::fs::metadata(conn.path().filter(|p| !p.is_empty())?).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
 impl Db {
+    /// A file that is open.
+    pub fn sqlite(conn: rusqlite::Connection) -> Db {
+        let opened = number(&conn);
+        Db::Sqlite(File { conn, opened })
+    }
+
     /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds.
     pub fn write<T, E>(
         &self,
@@ -340,7 +372,8 @@ impl Db {
         work: impl FnOnce(&Sql<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         match self {
-            Db::Sqlite(c) => {
+            Db::Sqlite(file) => {
+                let c = file.conn().map_err(&fail)?;
                 let failed = |e: rusqlite::Error| fail(e.into());
                 let behavior = rusqlite::TransactionBehavior::Immediate;
                 let tx = rusqlite::Transaction::new_unchecked(c, behavior).map_err(failed)?;
@@ -360,7 +393,8 @@ impl Db {
     /// Runs `work` in a transaction that sees one moment. Over a broken connection it runs once more.
     pub fn read<T, E>(&self, fail: impl Fn(SqlError) -> E, work: impl Fn(&Sql<'_>) -> Result<T, E>) -> Result<T, E> {
         match self {
-            Db::Sqlite(c) => {
+            Db::Sqlite(file) => {
+                let c = file.conn().map_err(&fail)?;
                 let tx = c.unchecked_transaction().map_err(|e| fail(e.into()))?;
                 work(&Sql::new(Conn::Sqlite(&tx)))
             }
@@ -384,15 +418,15 @@ impl Db {
         work: impl Fn(&Sql<'_>) -> Result<T, SqlError>,
     ) -> Result<T, E> {
         match self {
-            Db::Sqlite(c) => work(&Sql::new(Conn::Sqlite(c))).map_err(fail),
+            Db::Sqlite(file) => file.conn().and_then(|c| work(&Sql::new(Conn::Sqlite(c)))).map_err(fail),
             Db::Postgres(_) => self.read(&fail, |sql| work(sql).map_err(&fail)),
         }
     }
 
     /// The database's own check of all its pages, where it has one: none if it found nothing.
     pub fn check(&self) -> Result<Option<String>, SqlError> {
-        let Db::Sqlite(c) = self else { return Ok(None) };
-        let why: String = c.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))?;
+        let Db::Sqlite(file) = self else { return Ok(None) };
+        let why: String = file.conn()?.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))?;
         Ok((why != "ok").then_some(why))
     }
 }

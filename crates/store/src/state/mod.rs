@@ -106,7 +106,7 @@ impl State {
                     Err(e) => return Err(migration("make", path, e)),
                 }
             }
-            Db::Sqlite(conn)
+            Db::sqlite(conn)
         };
         let meta = |key: &str| -> Result<String, StateError> {
             db.read_one(fail, |tx| tx.one("SELECT value FROM meta WHERE key = ?1", vals![key]))
@@ -318,7 +318,7 @@ fn open_file(path: &Path) -> Result<Db, StateError> {
         },
         Some(_) => {}
     }
-    Ok(Db::Sqlite(conn))
+    Ok(Db::sqlite(conn))
 }
 
 /// Migrates the schema in one transaction that holds the write lock from its first moment. Later reads take no lock.
@@ -383,8 +383,8 @@ mod tests {
     use topology::{Allocation, GpuMask, HostId};
 
     fn file(state: &State) -> &Connection {
-        let Db::Sqlite(conn) = &state.db else { panic!("the state is a file") };
-        conn
+        let Db::Sqlite(file) = &state.db else { panic!("the state is a file") };
+        file.conn().unwrap()
     }
 
     #[test]
