@@ -342,9 +342,10 @@ pub(crate) struct File {
 
 impl File {
     /// The connection, if the file is still the one at its path. Two system calls.
-    fn conn(&self) -> Result<&rusqlite::Connection, SqlError> {
+    pub fn conn(&self) -> Result<&rusqlite::Connection, SqlError> {
         if self.opened.is_some() && self.opened != number(&self.conn) {
-            let why = "the file was moved, deleted or replaced after it was opened; restart the program that has it open";
+            let why =
+                "the file was moved, deleted or replaced after it was opened; restart the program that has it open";
             return Err(SqlError::Lost(why.into()));
         }
         Ok(&self.conn)
