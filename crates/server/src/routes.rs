@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::endpoints::{self, Act, Allocations, Endpoint};
+use crate::limits::Kind;
 use crate::problem::Problem;
 use crate::read::{self, Asked, field};
 use crate::{body, events, lists, log, openapi, page, stream, tasks};
