@@ -117,7 +117,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let hosts: usize = args.next().and_then(|a| a.parse().ok()).unwrap_or(128);
     let seconds: f64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(5.0);
-    let threads = server::limits::workers();
+    let threads = server::limits::workers(server::limits::Kind::Change);
     let folder = tempfile::tempdir().expect("a folder");
     let engine = Arc::new(engine(folder.path(), hosts));
     println!("{} GPUs, {threads} clients, {seconds} s each: 2 what-if, 1 allocation, 1 release in turn", hosts * 8);
