@@ -15,6 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use topology::Cluster;
 
 type Labels = Vec<(&'static str, String)>;
 type Share = Gauge<f64, AtomicU64>;
@@ -152,12 +153,12 @@ pub async fn text(app: &App) -> Result<String, Problem> {
         got.retain(|job, _| running.contains(job.as_str()));
         got.clone()
     };
-    encode(&mut text, &present(&now.0, &got, now.1.as_deref().unwrap_or("none"))).map_err(failed)?;
+    encode(&mut text, &present(app.engine.cluster(), &now.0, &got, now.1.as_deref().unwrap_or("none"))).map_err(failed)?;
     Ok(text)
 }
 
 /// The state of the cluster as gauges.
-fn present(s: &StatusAnswer, got: &HashMap<String, f64>, model: &str) -> Registry {
+fn present(cluster: &Cluster, s: &StatusAnswer, got: &HashMap<String, f64>, model: &str) -> Registry {
     let mut registry = Registry::with_prefix("linkwise");
     let r = &mut registry;
     let gpus: Family<Labels, Gauge> = Family::default();
@@ -201,9 +202,12 @@ fn present(s: &StatusAnswer, got: &HashMap<String, f64>, model: &str) -> Registr
         busbw,
     );
     let info: Family<Labels, Gauge> = Family::default();
+    let index = cluster.host_index();
     let named = s.jobs.iter().flat_map(|j| j.gpus.0.iter().map(move |h| (j, h)));
     for ((j, h), g) in named.flat_map(|x| x.1.gpus.iter().map(move |g| (x, g))).take(GPU_SERIES_MAX) {
-        let of = vec![("host", h.host.clone()), ("gpu", g.to_string()), ("job", j.id.clone())];
+        let uuids = index.get(h.host.as_str()).map(|i| &cluster.host(*i).gpu_uuids);
+        let uuid = uuids.and_then(|u| u.get(usize::from(*g))).cloned().unwrap_or_default();
+        let of = vec![("host", h.host.clone()), ("gpu", g.to_string()), ("uuid", uuid), ("job", j.id.clone())];
         info.get_or_create(&of).set(1);
     }
     r.register("gpu_info", "1 for every GPU that a job holds", info);

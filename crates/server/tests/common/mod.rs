@@ -22,9 +22,20 @@ pub fn cluster(hosts: usize) -> Cluster {
     c
 }
 
+/// The same; the UUIDs of the first host's GPUs are known.
+pub fn cluster_with_uuids(hosts: usize) -> Cluster {
+    let mut c = cluster(hosts);
+    c.hosts[0].gpu_uuids = (0..8).map(|g| format!("GPU-0-{g}")).collect();
+    c
+}
+
 /// An engine with a state, a store and a model that needs no readings.
 pub fn engine(folder: &Path, hosts: usize) -> Engine {
-    let cluster = cluster(hosts);
+    engine_of(folder, cluster(hosts))
+}
+
+/// The same for a cluster.
+pub fn engine_of(folder: &Path, cluster: Cluster) -> Engine {
     let path = folder.join("s.db");
     let state = if path.exists() { State::open(&path) } else { State::init(&path, &cluster, 0.0) };
     let store = Store::create(&folder.join("r.db"), &cluster).unwrap();
