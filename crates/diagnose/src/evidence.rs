@@ -14,8 +14,13 @@ const CLASS_MIN: usize = 3;
 /// Up to this many hosts, a majority may be slow: a campaign on a large site takes full tables of the first host and of
 /// two hosts because they deviate. The fastest hosts are then the expectation, as a defect only slows.
 const FEW_HOSTS_MAX: usize = 3;
-/// Values that differ by at most this belong to one level (of the logarithm).
+/// Values that differ by at most this, or by at most [`LEVEL_SDS`] standard deviations of the readings, belong to one
+/// level (of the logarithm).
 const LEVEL_WIDTH: f64 = 0.1;
+/// See [`LEVEL_WIDTH`].
+const LEVEL_SDS: f64 = 4.0;
+/// Minimum number of subsets of one size from which their scatter is estimated.
+const SCATTER_MIN: usize = 4;
 /// Minimum standard deviation of a reading.
 const SD_MIN: f64 = 0.01;
 /// A single-host reading is low if it is this many standard deviations below its class, and at least [`LOW_MIN`] (of
@@ -223,7 +228,8 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
             own.entry((*h, *size, *m)).or_default().push(at);
         }
     }
-    let mut alike = AlikeSubsets::default();
+    let width = level_width(evidence);
+    let mut alike = AlikeSubsets { width, ..AlikeSubsets::default() };
     // Index, residual, and the host if other hosts give the expectation.
     let mut found: Vec<(usize, f64, Option<HostId>)> = Vec::new();
     for &(i, e) in evidence {
@@ -236,17 +242,15 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
             (median_with(same, own, e.ln_busbw), true)
         } else if others + 1 >= CLASS_MIN {
             let of_others = same.iter().enumerate().filter(|(at, _)| !own.contains(at)).map(|(_, v)| v.0);
-            (fastest_level(&mut of_others.chain([e.ln_busbw]).collect::<Vec<_>>(), 1.0), true)
+            (fastest_level(&mut of_others.chain([e.ln_busbw]).collect::<Vec<_>>(), 1.0, width), true)
         } else {
             let hosts = alike.of(cluster, evidence, host_type, e.size, m);
+            let mut levels: Vec<f64> = hosts.values().map(|o| o.0).collect();
+            let few = (2..=FEW_HOSTS_MAX).contains(&levels.len());
+            let fast = if few { fastest_level(&mut levels, 1.0, width) } else { f64::NEG_INFINITY };
             match hosts.get(&h) {
-                Some(_) if (2..=FEW_HOSTS_MAX).contains(&hosts.len()) => {
-                    let mut all: Vec<f64> = hosts.values().map(|o| o.0).collect();
-                    (fastest_level(&mut all, 1.0), true)
-                }
-                Some(_) if hosts.len() > FEW_HOSTS_MAX => {
-                    (median(&mut hosts.values().map(|o| o.0).collect::<Vec<_>>()), true)
-                }
+                Some(own) if fast - own.0 > width => (fast, true),
+                Some(_) if levels.len() >= CLASS_MIN => (median(&mut levels), true),
                 Some(own) if own.1 >= CLASS_MIN => (own.0, false),
                 _ => continue,
             }
@@ -266,6 +270,8 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
 /// The subsets of a host type that the topology makes equivalent, such as all subsets of one size behind a switch.
 #[derive(Default)]
 struct AlikeSubsets {
+    /// See [`level_width`].
+    width: f64,
     /// By type and size: one subset of each class, and the class.
     classes: HashMap<(usize, Bytes), Vec<(GpuMask, ByHost)>>,
 }
@@ -284,7 +290,7 @@ impl AlikeSubsets {
         size: Bytes,
         mask: GpuMask,
     ) -> &ByHost {
-        let ty = &cluster.types[host_type];
+        let (ty, width) = (&cluster.types[host_type], self.width);
         let classes = self.classes.entry((host_type, size)).or_insert_with(|| {
             let mut values: Vec<(GpuMask, BTreeMap<HostId, Vec<f64>>)> = Vec::new();
             for (_, e) in evidence {
@@ -301,7 +307,7 @@ impl AlikeSubsets {
             // One slow GPU leaves the subsets without it at their level.
             let summed = |m: GpuMask, v: BTreeMap<HostId, Vec<f64>>| {
                 let slow_max = m.count() as f64 / ty.gpu_count() as f64;
-                v.into_iter().map(|(h, mut v)| (h, (fastest_level(&mut v, slow_max), v.len()))).collect()
+                v.into_iter().map(|(h, mut v)| (h, (fastest_level(&mut v, slow_max, width), v.len()))).collect()
             };
             values.into_iter().map(|(m, v)| (m, summed(m, v))).collect()
         });
@@ -401,15 +407,27 @@ pub fn median(v: &mut [f64]) -> f64 {
     stats::median_or(v, 0.0)
 }
 
+/// The width of a level by the scatter of each host's subsets of one size. Few hosts are slow, so the lower quartile of
+/// the scatters is that of healthy ones. O(n log n).
+fn level_width(evidence: &[(usize, &Evidence)]) -> f64 {
+    let mut of_size: BTreeMap<(HostId, Bytes, usize), Vec<f64>> = BTreeMap::new();
+    for (_, e) in evidence {
+        let (h, m) = e.allocation.parts()[0];
+        of_size.entry((h, e.size, m.count())).or_default().push(e.ln_busbw);
+    }
+    let scatters: Vec<f64> = of_size.values().filter(|v| v.len() >= SCATTER_MIN).map(|v| spread(v)).collect();
+    if scatters.is_empty() { LEVEL_WIDTH } else { LEVEL_WIDTH.max(LEVEL_SDS * stats::quantile(&scatters, 0.25)) }
+}
+
 /// The median, if the fast values are near it; else the mean of the values near the fast ones. At most the share
 /// `slow_max` of the values is slow; the middle of the others represents the fast ones. O(n log n).
-fn fastest_level(v: &mut [f64], slow_max: f64) -> f64 {
+fn fastest_level(v: &mut [f64], slow_max: f64, width: f64) -> f64 {
     v.sort_by(f64::total_cmp);
     let last = v.len().saturating_sub(1);
     let top = (last as f64 * (0.5 + 0.5 * slow_max)).round() as usize;
     match (v.get(top), v.get(last / 2)) {
-        (Some(&top), Some(&middle)) if top - middle > LEVEL_WIDTH => {
-            stats::mean(&v.iter().copied().filter(|x| (x - top).abs() <= LEVEL_WIDTH).collect::<Vec<_>>())
+        (Some(&top), Some(&middle)) if top - middle > width => {
+            stats::mean(&v.iter().copied().filter(|x| (x - top).abs() <= width).collect::<Vec<_>>())
         }
         _ => median(v),
     }

@@ -6,6 +6,7 @@ mod cmd;
 mod interrupt;
 mod job_report;
 mod plugin_library;
+mod put;
 mod store_errors;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

@@ -2,7 +2,7 @@
 
 mod show;
 
-use crate::cmd::open;
+use crate::cmd::open::{self, OfState};
 use crate::store_errors::OrFailure;
 use console::number;
 use console::{Failure, Format, load_cluster, now_unix_s, wrap};
@@ -31,7 +31,7 @@ pub enum Commands {
     /// Make the state file of a cluster
     Init(Init),
     /// Show jobs, free GPUs and drained ones
-    Show(Common),
+    Show(OfState),
     /// Take over a cluster file with other or renamed hosts, or another network, than before
     Update(Update),
     /// Give GPUs to a job
@@ -40,17 +40,6 @@ pub enum Commands {
     Release(Release),
     /// Take hosts or GPUs out of service; jobs that run there continue
     Drain(Drain),
-}
-
-/// What every command needs.
-#[derive(clap::Args)]
-pub struct Common {
-    /// State file
-    #[arg(long)]
-    state: PathBuf,
-    /// Output format
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
 }
 
 /// What every change takes.
@@ -93,7 +82,7 @@ pub struct Init {
     #[arg(long)]
     cluster: String,
     #[command(flatten)]
-    common: Common,
+    common: OfState,
 }
 
 /// `cluster allocate`.
@@ -110,7 +99,7 @@ pub struct Allocate {
     #[command(flatten)]
     once: Once,
     #[command(flatten)]
-    common: Common,
+    common: OfState,
 }
 
 /// `cluster release`.
@@ -122,7 +111,7 @@ pub struct Release {
     #[command(flatten)]
     once: Once,
     #[command(flatten)]
-    common: Common,
+    common: OfState,
 }
 
 /// `cluster drain`.
@@ -140,7 +129,7 @@ pub struct Drain {
     #[command(flatten)]
     once: Once,
     #[command(flatten)]
-    common: Common,
+    common: OfState,
 }
 
 pub fn run(command: Commands) -> Result<(), Failure> {
@@ -269,7 +258,7 @@ fn update_all(
     }
 }
 
-fn show(a: &Common) -> Result<(), Failure> {
+fn show(a: &OfState) -> Result<(), Failure> {
     let engine = open::state(&a.state)?;
     let now = engine.status().or_failure()?;
     print(a.format, || show::text(engine.cluster(), &now, now_unix_s()), || json!(now));

@@ -1,13 +1,24 @@
 //! Builds the engine of a command from the files that its flags name.
 
 use crate::store_errors::OrFailure;
-use console::{Failure, wrap};
+use console::{Failure, Format, wrap};
 use engine::{Builder, Engine, ModelFile, ModelKeeper};
 use files::{FileLock, read_text, write_atomic};
 use predict::Model;
 use std::path::{Path, PathBuf};
 use store::{State, Store};
 use topology::Cluster;
+
+/// What every command on a state needs.
+#[derive(clap::Args)]
+pub struct OfState {
+    /// State file, or URL of a PostgreSQL database
+    #[arg(long)]
+    pub state: PathBuf,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}
 
 /// The named cluster, or that of the state. A named cluster that differs from the state's is an error.
 pub fn cluster(named: Option<&str>, state: Option<&State>) -> Result<Cluster, Failure> {

@@ -11,6 +11,7 @@ use server::auth::Scope;
 use server::{Config, Log, ServeError, Tls};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use store::{State, StateError};
 use topology::{Cluster, Collective};
 
@@ -62,7 +63,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
     /// What a client certificate may do without an entry of its own: read, request, operate or administer
-    #[arg(long, value_name = "SCOPE", requires = "client_ca", value_parser = crate::cmd::token::scope)]
+    #[arg(long, value_name = "SCOPE", requires = "client_ca", value_parser = Scope::from_str)]
     client_scope: Option<Scope>,
     /// Readings after which the server fits a new model, and uses it if it predicts better; 0: never
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = console::number::whole::<usize>)]

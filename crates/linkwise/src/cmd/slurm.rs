@@ -304,7 +304,7 @@ fn sync(a: &Sync) -> Result<(), Failure> {
     }
     let cluster = cluster_of(a, &nodes)?;
     cluster.check().map_err(Failure::input)?;
-    crate::cmd::topology::put(&file::write(&cluster), a.output.as_deref())?;
+    crate::put::put(&file::write(&cluster), a.output.as_deref())?;
     if let Some(path) = &a.output {
         let (hosts, gpus) = (count(cluster.hosts.len(), "host"), count(cluster.gpu_count(), "GPU"));
         console::say(&format!("wrote {}: {hosts}, {gpus}", path.display()));

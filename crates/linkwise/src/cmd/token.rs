@@ -1,10 +1,11 @@
 //! `linkwise token`: makes, lists and revokes the tokens of a server's clients.
 
+use crate::cmd::open::OfState;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, moment, now_unix_s, table, text_of};
 use serde_json::json;
 use server::auth::{Scope, certificate_hash, hash, new_token};
-use std::path::PathBuf;
+use std::str::FromStr;
 use store::state::{NewToken, Token};
 use store::{By, State};
 
@@ -25,20 +26,9 @@ pub enum Commands {
     /// Make a token and print it once
     Create(Create),
     /// List the tokens
-    List(Common),
+    List(OfState),
     /// Revoke a token
     Revoke(Revoke),
-}
-
-/// What every command needs.
-#[derive(clap::Args)]
-pub struct Common {
-    /// State file, or URL of a PostgreSQL database
-    #[arg(long)]
-    state: PathBuf,
-    /// Output format
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
 }
 
 /// Arguments of `linkwise token create`.
@@ -47,7 +37,7 @@ pub struct Create {
     /// Name of the client: it is the author of its changes
     name: String,
     /// What the client may do: read, request, operate or administer
-    #[arg(long, value_parser = scope)]
+    #[arg(long, value_parser = Scope::from_str)]
     scope: Scope,
     /// The name is that in a client certificate, and no secret is made
     #[arg(long)]
@@ -56,7 +46,7 @@ pub struct Create {
     #[arg(long, value_parser = console::number::real)]
     days: Option<f64>,
     #[command(flatten)]
-    common: Common,
+    common: OfState,
 }
 
 /// Arguments of `linkwise token revoke`.
@@ -65,12 +55,7 @@ pub struct Revoke {
     /// Name of the token
     name: String,
     #[command(flatten)]
-    common: Common,
-}
-
-/// Reads a scope.
-pub fn scope(text: &str) -> Result<Scope, String> {
-    text.parse()
+    common: OfState,
 }
 
 pub fn run(command: Commands) -> Result<(), Failure> {
@@ -107,7 +92,7 @@ fn create(a: &Create) -> Result<(), Failure> {
     Ok(())
 }
 
-fn list(a: &Common) -> Result<(), Failure> {
+fn list(a: &OfState) -> Result<(), Failure> {
     let tokens = State::open(&a.state).or_failure()?.tokens().or_failure()?;
     if a.format == Format::Json {
         console::print(&format!("{}\n", json!({"tokens": tokens})));

@@ -3,10 +3,11 @@
 mod import;
 
 use clap::ValueEnum;
+use crate::put::put;
 use console::Failure;
 use console::{load_cluster, text_width};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use topology::{HostType, catalog, file};
 
 /// Sub-commands of `linkwise topology`.
@@ -67,15 +68,6 @@ pub fn run(args: Topology) -> Result<(), Failure> {
         Topology::Schema => put(&file::json_schema(), None),
         Topology::Types { format } => types(format),
     }
-}
-
-/// Writes to a file or to standard output.
-pub fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
-    match output {
-        None => console::print(text),
-        Some(path) => files::write_atomic(path, text)?,
-    }
-    Ok(())
 }
 
 fn types(format: ListFormat) -> Result<(), Failure> {

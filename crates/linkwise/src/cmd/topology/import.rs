@@ -1,6 +1,6 @@
 //! `linkwise topology import`: makes a cluster file from the files of a site.
 
-use super::put;
+use crate::put::put;
 use console::Failure;
 use import::host::{self, NicChoice};
 use import::ports::{RdmaPort, read_ibstat, read_ibv_devinfo};
