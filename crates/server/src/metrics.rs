@@ -153,7 +153,8 @@ pub async fn text(app: &App) -> Result<String, Problem> {
         got.retain(|job, _| running.contains(job.as_str()));
         got.clone()
     };
-    encode(&mut text, &present(app.engine.cluster(), &now.0, &got, now.1.as_deref().unwrap_or("none"))).map_err(failed)?;
+    encode(&mut text, &present(app.engine.cluster(), &now.0, &got, now.1.as_deref().unwrap_or("none")))
+        .map_err(failed)?;
     Ok(text)
 }
 

@@ -2,8 +2,8 @@
 
 mod import;
 
-use clap::ValueEnum;
 use crate::put::put;
+use clap::ValueEnum;
 use console::Failure;
 use console::{load_cluster, text_width};
 use serde_json::json;
