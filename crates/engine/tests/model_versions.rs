@@ -1,4 +1,4 @@
-//! Versions of the model: a fit must predict readings that nobody has learned at least as well, and the way back is open.
+//! Versions of the model: a fit is used if it predicts readings that neither model has learned at least as well; an earlier version can be used again.
 
 mod common;
 

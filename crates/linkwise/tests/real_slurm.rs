@@ -524,7 +524,7 @@ fn jobs_start_without_a_sane_agent(lab: &Lab, agent: Agent, cluster: &str, model
     for rubbish in [&b"take 1 1 n1:99999999999999\n"[..], b"\0\0\0\n", b"hello\n", &[b'x'; 70_000]] {
         let mut stream = UnixStream::connect(lab.at("run/linkwise.sock")).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // A stranger's order for a job that nobody asked about is refused; other lines end the connection.
+        // An order for a job without a question is refused; other lines end the connection.
         let _ = stream.write_all(rubbish).and_then(|()| stream.write_all(b"\nnonsense\n"));
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said);

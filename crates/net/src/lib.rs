@@ -13,6 +13,7 @@
 
 pub mod buffer;
 mod connection;
+mod dialer;
 mod discovery;
 pub mod endpoint;
 pub mod frame;

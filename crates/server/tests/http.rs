@@ -373,7 +373,7 @@ fn a_search_leads_to_the_page_of_a_job_or_of_a_hosts_switch() {
     let part = s.get(host.header("location")).text;
     assert!(part.contains("row found\"><span class=\"host\" title=\"n9,"), "{part}");
     assert_eq!(part.matches("<li class=\"row").count(), 8);
-    assert!(s.get("/find?q=nobody").status == 404 && s.get("/hosts?tier=1&switch=0").status == 404);
+    assert!(s.get("/find?q=unknown").status == 404 && s.get("/hosts?tier=1&switch=0").status == 404);
     assert!(s.get("/hosts?tier=0&switch=8").status == 404 && s.get("/hosts?from=64").status == 404);
     let map = s.get("/").text;
     assert_eq!(map.matches("class=\"card\"").count(), 8, "a card per leaf: {map}");

@@ -1,6 +1,6 @@
 //! The tables, as a list of migrations. A new version is a new entry at the end; existing entries are never edited.
 
-use crate::db::postgres::Tables;
+use crate::db::Tables;
 use rusqlite::{Transaction, params};
 use rusqlite_migration::{HookResult, M, Migrations};
 

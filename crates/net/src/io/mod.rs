@@ -4,7 +4,8 @@ mod greetings;
 mod relays;
 mod ticks;
 
-use crate::connection::{After, Connection, Core, Dialer, NewPath};
+use crate::connection::{After, Connection, Core, NewPath};
+use crate::dialer::Dialer;
 use crate::discovery::Discovery;
 use crate::limits::RAILS_MAX;
 use crate::rails::View;

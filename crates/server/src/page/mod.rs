@@ -114,7 +114,7 @@ impl Visit {
     }
 }
 
-/// Who looks at a page, for its head. Without tokens nobody signs in.
+/// The client of a page, for its head. Without tokens a client does not sign in.
 fn visitor(app: &App, client: Option<&Client>) -> Value {
     let asks = app.asks_for_tokens.load(Ordering::Acquire);
     json!({ "asks": asks, "name": client.filter(|_| asks).map(|c| &c.name)})

@@ -21,6 +21,26 @@ use std::time::Duration;
 /// Longest wait of a process for another process's write in SQLite.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The tables of one part of the database, in a schema of their own.
+///
+/// A migration only adds: tables, columns with defaults, indices. Servers of the earlier version that are running go on
+/// meanwhile; they cannot be started again.
+pub(crate) struct Tables {
+    /// The schema.
+    pub schema: &'static str,
+    /// Number of the part for its lock.
+    pub part: i32,
+    /// The migrations, in order; the version is their number.
+    pub sql: &'static [&'static [&'static str]],
+}
+
+impl Tables {
+    /// The version that this build writes.
+    pub fn version(&self) -> i64 {
+        self.sql.len() as i64
+    }
+}
+
 /// True if the text names a database of PostgreSQL and not a file.
 pub fn is_url(place: &Path) -> bool {
     place.to_str().is_some_and(|t| t.starts_with("postgres://") || t.starts_with("postgresql://"))

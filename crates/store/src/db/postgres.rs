@@ -5,7 +5,7 @@
 //! settings end with the transaction, and statements have no names: a pooler in transaction mode may stand between.
 //! A server that dies or hangs inside of a transaction loses the lock after [`IDLE_TIMEOUT_S`] at the latest.
 
-use super::{SqlError, Val};
+use super::{SqlError, Tables, Val};
 use postgres::config::{Host, SslMode};
 use postgres::error::SqlState;
 use postgres::types::{ToSql, Type};
@@ -28,26 +28,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 const LOCK_CLASS: i32 = 0x6c6b_7773;
 /// Folders in which PostgreSQL has its local socket: Debian's and Red Hat's, and upstream's.
 const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
-
-/// The tables of one part of the database, in a schema of their own.
-///
-/// A migration only adds: tables, columns with defaults, indices. Servers of the earlier version that are running go on
-/// meanwhile; they cannot be started again.
-pub(crate) struct Tables {
-    /// The schema.
-    pub schema: &'static str,
-    /// Number of the part for its lock.
-    pub part: i32,
-    /// The migrations, in order; the version is their number.
-    pub sql: &'static [&'static [&'static str]],
-}
-
-impl Tables {
-    /// The version that this build writes.
-    pub fn version(&self) -> i64 {
-        self.sql.len() as i64
-    }
-}
 
 /// A connection, and all that is needed to make it again.
 pub(crate) struct Link {

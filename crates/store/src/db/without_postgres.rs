@@ -1,6 +1,6 @@
 //! Stands for the other back end in a build without it: a URL is refused, and no value of these types exists.
 
-use super::{SqlError, Val};
+use super::{SqlError, Tables, Val};
 use std::convert::Infallible;
 
 /// Unused.
@@ -13,19 +13,6 @@ pub(crate) type Row = Infallible;
 pub(crate) struct Link(Infallible);
 /// A transaction.
 pub(crate) struct Tx(Infallible);
-/// The tables of one part of the database.
-pub(crate) struct Tables {
-    pub schema: &'static str,
-    pub part: i32,
-    pub sql: &'static [&'static [&'static str]],
-}
-
-impl Tables {
-    pub fn version(&self) -> i64 {
-        self.sql.len() as i64
-    }
-}
-
 pub(crate) fn shown(url: &str) -> String {
     url.into()
 }

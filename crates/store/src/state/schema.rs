@@ -1,7 +1,7 @@
 //! The tables of a state file, as a list of migrations. A new version is a new entry at the end; existing entries are
 //! never edited.
 
-use crate::db::postgres::Tables;
+use crate::db::Tables;
 use rusqlite_migration::{HookError, M, Migrations};
 
 /// `lkst` in the database header.
