@@ -159,6 +159,8 @@ pub struct HostPlace {
     /// Rates between GPUs of this host: from, to, Mbit/s. NCCL's copies inside the host (P2P, shared memory) then take the time of such links;
     /// other pairs are as fast as this machine's memory. A burst of 1 ms passes at once.
     pub pair_mbit_per_s: Vec<(u8, u8, u32)>,
+    /// A library that the dynamic linker loads after the emulation.
+    pub preload: Option<PathBuf>,
     /// What kernels do on this host, if it differs from [`BytesSpec::player`].
     pub player: Option<Player>,
 }

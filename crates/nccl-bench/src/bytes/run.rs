@@ -143,6 +143,10 @@ impl BytesRun<'_> {
         words.push("env".into());
         let mut preload = OsString::from("LD_PRELOAD=");
         preload.push(&self.emulation.preload);
+        if let Some(own) = place.and_then(|p| p.preload.as_ref()) {
+            preload.push(":");
+            preload.push(own);
+        }
         words.push(preload);
         words.push(self.emulation.mover.clone().into());
         words.push(self.library.path.clone().into());

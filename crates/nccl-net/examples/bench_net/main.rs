@@ -9,15 +9,17 @@
 //! its slowest rank; the first of a run, which sets up connections, does not count. Every byte is checked. `--fault cut:R` loses every packet of rail R of
 //! host 0 in the middle of a run, `slow:R` gives it a quarter of its rate, `heal` undoes it after a third of the time that is left.
 
-use nccl_bench::bytes::{BytesCall, BytesSpec, HostPlace, Traffic};
-use nccl_bench::{Bench, SimulatedNode};
+mod arms;
+mod cases;
+
+use arms::spec;
+use cases::theory;
+use nccl_bench::Bench;
 use netns::NetBox;
-use rand::{RngExt, SeedableRng};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use topology::{Cluster, Host, HostId, catalog};
 
 /// Ethernet and IP overhead of a full TCP segment at the box's MTU of 1500: 1514 bytes carry 1448.
 const OVERHEAD: f64 = 1514.0 / 1448.0;
@@ -94,135 +96,6 @@ fn options() -> Result<Options, String> {
         }
     }
     Ok(o)
-}
-
-/// Bytes from rank to rank, scaled so that the busiest host sends or receives `mb` megabytes.
-fn matrix(o: &Options, case: &str) -> Vec<Vec<u64>> {
-    let n = o.hosts * o.local;
-    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
-    let host = |r: usize| r / o.local;
-    let first = |r: usize| r.is_multiple_of(o.local) && host(r) < 2;
-    let mut m = vec![vec![0.0; n]; n];
-    for (i, row) in m.iter_mut().enumerate() {
-        for (j, v) in row.iter_mut().enumerate().filter(|(j, _)| host(*j) != host(i)) {
-            *v = match case {
-                "hot-destination" => {
-                    if first(j) {
-                        8.0
-                    } else {
-                        0.4
-                    }
-                }
-                "hot-source" => {
-                    if first(i) {
-                        8.0
-                    } else {
-                        0.4
-                    }
-                }
-                "hot-pair" => {
-                    if first(i) && first(j) {
-                        40.0
-                    } else {
-                        0.2
-                    }
-                }
-                "zipf" => rng.random_range(1e-3..1.0f64).powf(-1.0 / 0.9),
-                _ => 1.0,
-            };
-        }
-    }
-    let of = |h: usize, sends: bool| -> f64 {
-        let pairs = (0..n).flat_map(|i| (0..n).map(move |j| (i, j)));
-        pairs.filter(|(i, j)| host(if sends { *i } else { *j }) == h).map(|(i, j)| m[i][j]).sum()
-    };
-    let top = (0..o.hosts).flat_map(|h| [of(h, true), of(h, false)]).fold(0.0, f64::max);
-    m.iter().map(|r| r.iter().map(|v| (v / top * o.mb * 1e6) as u64 / 4 * 4).collect()).collect()
-}
-
-/// The least time of a case, seconds: on rails, the bytes of the busiest host over all its rails; without a switch, the optimum of a linear program
-/// over all walks (`crates/route`).
-fn theory(o: &Options, case: &str, netbox: &NetBox) -> Result<f64, String> {
-    let rate = f64::from(o.mbit) * 1e6 / 8.0 / OVERHEAD;
-    if o.shape == "rails" {
-        return Ok(o.mb * 1e6 / (rate * o.rails as f64));
-    }
-    let mut cluster = route::builtin::cluster("mesh4")
-        .filter(|_| o.hosts <= 4 && o.local == 1)
-        .ok_or("without a switch: 3x1 or 4x1")?;
-    let kind = cluster.types.first_mut().ok_or("no host type")?;
-    let n = kind.gpu_count();
-    let cell = |i: usize, j: usize| match netbox.nic_to(i, j) {
-        Some(_) if i != j => topology::Bandwidth::from_gb_per_s(rate / 1e6),
-        _ => topology::Bandwidth::ZERO,
-    };
-    kind.p2p = Some((0..n).map(|i| (0..n).map(|j| cell(i, j)).collect()).collect());
-    let net = route::RoutingNetwork::of(&cluster, &route::RoutingOptions::default()).map_err(|e| e.to_string())?;
-    let mut demand = route::Demand::new(n).map_err(|e| e.to_string())?;
-    for (i, row) in matrix(o, case).iter().enumerate() {
-        for (j, bytes) in row.iter().enumerate() {
-            demand.set(i, j, *bytes).map_err(|e| e.to_string())?;
-        }
-    }
-    // The network's rates are in units of 1000 of the box's.
-    route::exact::any_path_optimum_s(&net, &demand).map(|s| s * 1e3).map_err(|e| e.to_string())
-}
-
-fn spec(o: &Options, case: &str, arm: &str, netbox: &NetBox) -> Result<BytesSpec, String> {
-    let t = catalog::host_type("hgx-h100").ok_or("no host type")?;
-    let cluster = Cluster { name: "bench".into(), types: vec![t], ..Cluster::default() };
-    let mut s = BytesSpec::new(cluster, Vec::new(), o.version.parse()?);
-    let rails: Vec<&str> = (0..netbox.nics(0)).map(|r| netbox.interface(0, r)).collect();
-    for h in 0..o.hosts {
-        s.cluster.hosts.push(Host { name: format!("host{h}"), ..Host::default() });
-        let gpus = (0..o.local as u8).collect();
-        s.nodes.push(SimulatedNode { host: HostId(h as u32), gpus, nvlink_domain: None });
-        let nice = o.nice.to_string();
-        let prefix = ["nice", "-n", &nice, "ip", "netns", "exec", netbox.namespace(h)].map(str::to_owned).to_vec();
-        let own: Vec<&str> = (0..netbox.nics(h)).map(|r| netbox.interface(h, r)).collect();
-        let env = vec![("LINKWISE_NET_RAILS".into(), own.join(","))];
-        s.places.push(HostPlace { prefix, env, ..HostPlace::default() });
-    }
-    s.env.push(("NCCL_DEBUG".into(), "INFO".into()));
-    s.interfaces = if o.shape == "rails" { rails.join(",") } else { "mgmt".into() };
-    match arm {
-        "sockets" => {}
-        "sockets-best" => {
-            s.env.push(("NCCL_SOCKET_NTHREADS".into(), "2".into()));
-            s.env.push(("NCCL_NSOCKS_PERTHREAD".into(), "4".into()));
-        }
-        "linkwise" | "linkwise-alone" | "linkwise-direct" | "linkwise-greedy" | "source-rail" | "stripe" => {
-            if o.shape == "rails" {
-                s.interfaces = rails[0].into();
-            } else {
-                s.env.push(("LINKWISE_NET_RELAY".into(), if arm == "linkwise-direct" { "0" } else { "1" }.into()));
-                s.env.push(("LINKWISE_TOKEN".into(), "bench".into()));
-            }
-            // What sites have without adaptive paths: every message on the rail of its device, or in equal parts over all rails.
-            let plan = match arm {
-                "source-rail" => Some("* * home 1\n"),
-                "stripe" => Some("* * * 1\n"),
-                _ => None,
-            };
-            if let Some(text) = plan {
-                let file = std::env::temp_dir().join(format!("bench-net-{}-{arm}", std::process::id()));
-                std::fs::write(&file, text).map_err(|e| e.to_string())?;
-                s.env.push(("LINKWISE_NET_PLAN".into(), file.display().to_string()));
-            } else if arm == "linkwise-greedy" {
-                s.env.push(("LINKWISE_NET_PLAN".into(), "off".into()));
-            }
-            s.net_plugin = Some(o.plugin.clone());
-            s.env.push(("LINKWISE_NET".into(), "tcp".into()));
-            s.env.push(("LINKWISE_NET_SHARE".into(), if arm == "linkwise-alone" { "0" } else { "1" }.into()));
-        }
-        _ => {
-            return Err(format!(
-                "`{arm}` is none of sockets, sockets-best, source-rail, stripe, linkwise, linkwise-alone, linkwise-direct, linkwise-greedy"
-            ));
-        }
-    }
-    s.calls.push(BytesCall { repetitions: o.repetitions, ..BytesCall::new(Traffic::SendRecv(matrix(o, case))) });
-    Ok(s)
 }
 
 /// Breaks a rail a third into the run's traffic, and heals it when half of the rest is over.
