@@ -67,3 +67,16 @@ macro_rules! on_both {
     };
 }
 pub(crate) use on_both;
+
+/// Damages 512 bytes at 60 places of a file in turn, and lets `look` open each version. The file ends damaged.
+#[allow(dead_code, reason = "not every test uses it")]
+pub fn with_damage(file: &std::path::Path, mut look: impl FnMut()) {
+    let whole = std::fs::read(file).unwrap();
+    for at in (100..whole.len()).step_by(whole.len() / 60) {
+        let mut bytes = whole.clone();
+        let end = (at + 512).min(bytes.len());
+        bytes[at..end].fill(0xa5);
+        std::fs::write(file, bytes).unwrap();
+        look();
+    }
+}
