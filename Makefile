@@ -49,7 +49,7 @@ bench-place: ## placement evaluated in full, under 60 minutes; goes on where it 
 bench-nccl: ## mode adaptive in the real NCCL library over shaped rails, kernels played on the CPU; about 10 minutes, needs root
 	@scripts/bench-nccl.sh
 
-bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 20 minutes, needs root
+bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 40 minutes, needs root
 	@scripts/bench-net.sh
 
 bench-server: ## decisions per second of a server beside the engine's own, at 1,024 GPUs; 20 seconds

@@ -120,6 +120,23 @@ fn read(report: &BytesReport, trace: &Path) -> Run {
         step_s.resize(step_s.len().max(step + 1), 0.0);
         step_s[step] = step_s[step].max(r.seconds);
     }
+    let Launches { arms, differing, waits } = launches(trace);
+    Run { step_s, wrong_bytes: report.wrong_bytes(), arms, differing, waits }
+}
+
+/// What the ranks of a job launched, by their traces.
+#[derive(Debug, Clone)]
+pub struct Launches {
+    /// Launched arm of each all-reduce, of the rank with the smallest number.
+    pub arms: Vec<String>,
+    /// Calls that two ranks launched with different arms.
+    pub differing: usize,
+    /// Calls that waited for another rank's verdict.
+    pub waits: u64,
+}
+
+/// Reads the traces in a folder.
+pub fn launches(trace: &Path) -> Launches {
     let lines = trace_lines(trace);
     let mut by_rank = BTreeMap::<i64, BTreeMap<u64, String>>::new();
     for l in lines.iter().filter(|l| l["kind"] == "launched") {
@@ -132,7 +149,7 @@ fn read(report: &BytesReport, trace: &Path) -> Run {
     let first = by_rank.values().next().cloned().unwrap_or_default();
     let differing = first.iter().filter(|(n, arm)| by_rank.values().any(|of| of.get(n) != Some(arm))).count();
     let waits = lines.iter().filter(|l| l["kind"] == "end").filter_map(|l| l["waits"].as_u64()).sum();
-    Run { step_s, wrong_bytes: report.wrong_bytes(), arms: first.into_values().collect(), differing, waits }
+    Launches { arms: first.into_values().collect(), differing, waits }
 }
 
 fn trace_lines(folder: &Path) -> Vec<Value> {

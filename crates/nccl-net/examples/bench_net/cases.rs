@@ -9,13 +9,33 @@ use route::read::{DispatchLayout, esft};
 const EXPERTS: u32 = 64;
 const EXPERTS_PER_TOKEN: usize = 6;
 
-/// Bytes from rank to rank, scaled so that the busiest host sends or receives `mb` megabytes. `experts:FILE` is the dispatch of a file of public routing.
+/// Bytes from rank to rank, scaled so that the busiest host sends or receives `mb` megabytes. `experts:FILE` is the dispatch of a file of public
+/// routing, `hot-rank:RATIO` sends this part of each rank's bytes to rank 0. Bytes inside a host do not count.
 pub fn matrix(o: &Options, case: &str) -> Result<Vec<Vec<u64>>, String> {
     let n = o.hosts * o.local;
     let host = |r: usize| r / o.local;
-    let mut m = match case.strip_prefix("experts:") {
-        Some(file) => experts(file, n)?,
-        None => synthetic(o, case)?,
+    let mut m = match case.split_once(':') {
+        Some(("experts", file)) => experts(file, n)?,
+        Some(("hot-rank", ratio)) => {
+            let ratio: f64 = ratio.parse().map_err(|e| format!("{case}: {e}"))?;
+            let rest = (1.0 - ratio) / (n - 2).max(1) as f64;
+            (0..n)
+                .map(|i| {
+                    (0..n)
+                        .map(|j| {
+                            if j == 0 {
+                                ratio
+                            } else if j == i {
+                                0.0
+                            } else {
+                                rest
+                            }
+                        })
+                        .collect()
+                })
+                .collect()
+        }
+        _ => synthetic(o, case)?,
     };
     for (i, row) in m.iter_mut().enumerate() {
         row.iter_mut().enumerate().filter(|(j, _)| host(*j) == host(i)).for_each(|(_, v)| *v = 0.0);
@@ -53,7 +73,7 @@ fn synthetic(o: &Options, case: &str) -> Result<Vec<Vec<f64>>, String> {
                 "hot-pair" => 0.2,
                 "zipf" => rng.random_range(1e-3..1.0f64).powf(-1.0 / 0.9),
                 _ => {
-                    let all = "uniform, hot-destination, hot-source, hot-pair, zipf, experts:FILE";
+                    let all = "uniform, hot-destination, hot-source, hot-pair, zipf, hot-rank:RATIO, experts:FILE";
                     return Err(format!("`{case}` is none of {all}"));
                 }
             };

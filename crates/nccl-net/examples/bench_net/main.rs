@@ -127,6 +127,14 @@ fn disturb(o: &Options, netbox: &NetBox, theory: f64, stop: &AtomicBool) {
     eprintln!("heal of rail {rail}: {done:?}");
 }
 
+/// Processor time of the processes that this one has waited for, in seconds.
+fn children_cpu_s() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    // Fields 16 and 17 in ticks of 10 ms; the first two are before the parenthesis.
+    fields.skip(13).take(2).filter_map(|f| f.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
 fn main() -> Result<(), String> {
     let o = options()?;
     let made = match o.shape.as_str() {
@@ -151,10 +159,10 @@ fn main() -> Result<(), String> {
     let bench = Bench::new().map_err(|e| e.to_string())?;
     // What an earlier run measured: a run that was cut off goes on.
     let before = o.results.as_ref().and_then(|p| std::fs::read_to_string(p).ok()).unwrap_or_default();
-    let done: std::collections::HashMap<String, (Vec<f64>, u64)> = before
+    let done: std::collections::HashMap<String, (Vec<f64>, u64, f64)> = before
         .lines()
-        .filter_map(|l| serde_json::from_str::<(String, Vec<f64>, u64)>(l).ok())
-        .map(|(k, t, w)| (k, (t, w)))
+        .filter_map(|l| serde_json::from_str::<(String, Vec<f64>, u64, f64)>(l).ok())
+        .map(|(k, t, w, c)| (k, (t, w, c)))
         .collect();
     println!(
         "{}: {} hosts with {} ranks and {} rails of {} Mbit/s; {} MB out of the busiest host; NCCL {}; times in theories",
@@ -169,17 +177,20 @@ fn main() -> Result<(), String> {
     for case in &o.cases {
         let theory = theory(&o, case, &netbox)?;
         let mut times = vec![Vec::new(); o.arms.len()];
+        let mut cpu = vec![Vec::new(); o.arms.len()];
         let mut wrong = 0;
         for round in 0..o.rounds {
             for (a, arm) in o.arms.iter().enumerate() {
                 let key = format!("{} {case} {arm} {round}", o.tag);
-                if let Some((before, w)) = done.get(&key) {
+                if let Some((before, w, c)) = done.get(&key) {
                     times[a].extend_from_slice(before);
+                    cpu[a].push(*c);
                     wrong += w;
                     continue;
                 }
                 let spec = spec(&o, case, arm, &netbox)?;
                 let stop = AtomicBool::new(false);
+                let cpu_before = children_cpu_s();
                 let report = std::thread::scope(|s| {
                     s.spawn(|| disturb(&o, &netbox, theory, &stop));
                     let report = bench.run_bytes(&spec);
@@ -205,10 +216,13 @@ fn main() -> Result<(), String> {
                     println!("{case} {arm} round {round}: {}", text.join(" "));
                     report.log.lines().filter(|l| l.contains("NET/linkwise:")).for_each(|l| println!("  {l}"));
                 }
+                let moved: u64 = cases::matrix(&o, case)?.iter().flatten().sum();
+                let cpu_now = (children_cpu_s() - cpu_before) / (moved as f64 * f64::from(o.repetitions) / 1e9);
+                cpu[a].push(cpu_now);
                 let counted = &all[1.min(all.len() - 1)..];
                 times[a].extend_from_slice(counted);
                 if let Some(path) = &o.results {
-                    let line = serde_json::json!([key, counted, wrong_now]);
+                    let line = serde_json::json!([key, counted, wrong_now, cpu_now]);
                     let mut file =
                         std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(|e| e.to_string())?;
                     writeln!(file, "{line}").map_err(|e| e.to_string())?;
@@ -218,6 +232,11 @@ fn main() -> Result<(), String> {
         let text: Vec<String> =
             o.arms.iter().zip(&times).map(|(a, t)| format!("{a} {:.2}", stats::median_or(t, f64::NAN))).collect();
         println!("{case:16} theory {theory:.3} s   {}   wrong bytes {wrong}", text.join("   "));
+        if std::env::var_os("BENCH_CPU").is_some() {
+            let text: Vec<String> =
+                o.arms.iter().zip(&cpu).map(|(a, c)| format!("{a} {:.2}", stats::median_or(c, f64::NAN))).collect();
+            println!("{:16} processor seconds per GB, start and kernels included: {}", "", text.join("   "));
+        }
     }
     Ok(())
 }
