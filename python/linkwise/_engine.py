@@ -47,8 +47,12 @@ def _path(name: str, value: Optional[Path]) -> Optional[str]:
         return None
     try:
         text = os.fspath(value)
+        if isinstance(text, str):
+            text.encode()
     except TypeError:
         raise _bad(f"`{name}` is a {type(value).__name__}; a path was expected") from None
+    except UnicodeEncodeError:
+        raise _bad(f"`{name}` is {value!r}, which is no Unicode text") from None
     if not isinstance(text, str):
         raise _bad(f"`{name}` is bytes; a path as text was expected")
     if not text or "\0" in text:
@@ -58,15 +62,17 @@ def _path(name: str, value: Optional[Path]) -> Optional[str]:
 
 def _names(name: str, gpus: Gpus) -> List[str]:
     """A list of names; text is separated at spaces."""
-    if isinstance(gpus, str):
-        return gpus.split()
     try:
-        names = list(gpus)
+        names = gpus.split() if isinstance(gpus, str) else list(gpus)
     except TypeError:
         raise _bad(f"`{name}` is a {type(gpus).__name__}; names of GPUs were expected") from None
     for n in names:
         if not isinstance(n, str):
             raise _bad(f"`{name}` has a {type(n).__name__}; names of GPUs were expected")
+        try:
+            n.encode()
+        except UnicodeEncodeError:
+            raise _bad(f"`{name}` has {n[:60]!r}, which is no Unicode text") from None
     return names
 
 
@@ -156,7 +162,7 @@ class Engine:
     """The engine of one cluster: place, commit, observe, learn, route.
 
     Args:
-        cluster: a cluster file, or the name of a built-in cluster (:func:`linkwise.clusters`). Without it, the cluster of ``state``.
+        cluster: a cluster file, or the name of a built-in one (:func:`linkwise.clusters`). Without it, the cluster of ``state``.
         state: who holds which GPU: a file, or the URL of a PostgreSQL database. A missing one is made if ``cluster`` is given.
         model: model file. Every fit and every reading that is learned is saved there. A missing one is made by the first fit.
         store: readings: a file, or the URL of a PostgreSQL database. A missing one is made.
@@ -372,7 +378,7 @@ class Engine:
         >>> plan.gap < 0.05
         True
         """
-        options = ([str(link) for link in links], relay_read_gb_per_s, relay_write_gb_per_s)
+        options = (_names("links", links), relay_read_gb_per_s, relay_write_gb_per_s)
         if _is_array(demand_bytes):
             if demand_bytes.ndim != 2 or demand_bytes.dtype.kind not in "iu":
                 raise _bad(f"an array of {demand_bytes.dtype} with {demand_bytes.ndim} dimensions; a square of integers was expected")

@@ -55,7 +55,8 @@ class Threads(unittest.TestCase):
         in_threads(8, lambda _: self.assertEqual(engine.place(12).to_dict(), alone))
 
     def test_the_interpreter_goes_on_while_a_plan_is_made(self):
-        engine = Engine(cluster="rails2x4")
+        engine = Engine(cluster="rails64x8")
+        demand = [[0 if i == j else 1 << 20 for j in range(512)] for i in range(512)]
         before, sys_interval = [], sys.getswitchinterval()
         sys.setswitchinterval(1000.0)  # a thread yields only where it releases the lock by itself
         stop = threading.Event()
@@ -68,10 +69,10 @@ class Threads(unittest.TestCase):
         try:
             counter = threading.Thread(target=count)
             counter.start()
-            started = len(before)
-            for _ in range(20):
-                engine.plan([[0 if i == j else 1 << 24 for j in range(8)] for i in range(8)])
-            self.assertGreater(len(before), started, "no other thread ran during 20 plans")
+            started, end = len(before), time.monotonic() + 60
+            while len(before) == started and time.monotonic() < end:
+                engine.plan(demand)
+            self.assertGreater(len(before), started, "no other thread ran while plans were made for a minute")
         finally:
             stop.set()
             sys.setswitchinterval(sys_interval)

@@ -227,7 +227,7 @@ fn now_unix_s() -> f64 {
 /// The names of the built-in clusters.
 #[pyfunction]
 pub fn clusters() -> Vec<&'static str> {
-    topology::catalog::CLUSTERS.to_vec()
+    topology::catalog::CLUSTERS.iter().copied().chain(route::builtin::NAMES).collect()
 }
 
 /// The version of linkwise.

@@ -22,7 +22,7 @@ pub struct Parts {
 
 /// The engine of these parts. `now_unix_s` is the time at which a new state begins.
 pub fn engine(parts: &Parts, now_unix_s: f64) -> Result<Engine, Problem> {
-    let named = parts.cluster.as_deref().map(console::load_cluster).transpose()?;
+    let named = parts.cluster.as_deref().map(cluster).transpose()?;
     let state = parts.state.as_deref().map(|path| state(path, named.as_ref(), now_unix_s)).transpose()?;
     let cluster = match (named, &state) {
         (Some(named), Some(state)) => {
@@ -47,6 +47,14 @@ pub fn engine(parts: &Parts, now_unix_s: f64) -> Result<Engine, Problem> {
         builder = builder.keeper(Keeper(path.clone()));
     }
     Ok(builder.build()?)
+}
+
+/// A built-in cluster, one of the small networks of route among them, or that of a file.
+fn cluster(name: &str) -> Result<Cluster, Problem> {
+    match route::builtin::cluster(name) {
+        Some(small) => Ok(small),
+        None => Ok(console::load_cluster(name)?),
+    }
 }
 
 /// Opens the state, or makes it for the named cluster. Of programs that start at once, one makes it.

@@ -12,14 +12,21 @@ import tempfile
 import time
 import unittest
 
+#: Writes its ranks, then works until the file `stop` is there. It fails when the file `lost` changes: a collective with a lost host does.
 WORKER = """
 import os, sys, time
+folder = sys.argv[1]
+def lost():
+    return os.path.exists(os.path.join(folder, "lost"))
+before = lost()
 line = " ".join(os.environ[n] for n in ("GROUP_RANK", "RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
-path = os.path.join(sys.argv[1], os.environ["AGENT"])
+path = os.path.join(folder, os.environ["AGENT"])
 with open(path, "a") as file:
     file.write(line + "\\n")
 end = time.monotonic() + 600
-while os.path.exists(path) and not os.path.exists(os.path.join(sys.argv[1], "stop")) and time.monotonic() < end:
+while os.path.exists(path) and not os.path.exists(os.path.join(folder, "stop")) and time.monotonic() < end:
+    if lost() != before:
+        sys.exit(1)
     time.sleep(0.1)
 """
 
@@ -81,7 +88,8 @@ class Job:
     def kill(self, host):
         os.killpg(self.agents[host].pid, signal.SIGKILL)
         self.agents.pop(host).wait()
-        # Workers have sessions of their own, and end with the file.
+        with open(os.path.join(self.folder, "lost"), "w"):
+            pass
 
     def end(self):
         with open(os.path.join(self.folder, "stop"), "w"):
