@@ -33,7 +33,11 @@ fn interpreter() -> Result<PathBuf, String> {
     let folder = cache()?.join("python");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let lock = folder.join("lock");
-    std::fs::OpenOptions::new().create(true).append(true).open(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&lock)
+        .map_err(|e| format!("{}: {e}", lock.display()))?;
     let _lock = files::FileLock::acquire(&lock).map_err(|e| e.to_string())?;
     let python = folder.join("bin/python");
     let ready = || Command::new(&python).args(["-c", "import numpy"]).output().is_ok_and(|o| o.status.success());
@@ -61,6 +65,8 @@ fn stage() -> Result<Staged, String> {
     assert!(native.exists(), "cargo builds liblinkwise_python.so with the tests");
     copy(&Path::new(ROOT).join("python"), folder.path());
     std::fs::copy(native, folder.path().join("linkwise/_native.abi3.so")).map_err(|e| e.to_string())?;
+    let page = Path::new(ROOT).join("docs/python.md");
+    std::fs::copy(page, folder.path().join("tests/python.md")).map_err(|e| e.to_string())?;
     let info = folder.path().join("linkwise-0.dist-info");
     std::fs::create_dir(&info).map_err(|e| e.to_string())?;
     let files = [
@@ -105,7 +111,7 @@ fn python(test: &str, folder: &str, module: &str) {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let at = staged.folder.path().join(folder);
     let mut command = Command::new(&staged.python);
-    command.args(["-B", "-m", "unittest", "-v", module]).current_dir(&at).env("PYTHONPATH", staged.folder.path());
+    command.args(["-m", "unittest", "-v", module]).current_dir(&at).env("PYTHONPATH", staged.folder.path());
     let plugin = std::env::current_exe().unwrap().with_file_name("liblinkwise_nccl.so");
     if plugin.exists() {
         command.env("LINKWISE_TEST_PLUGIN", plugin);
@@ -122,7 +128,9 @@ fn python(test: &str, folder: &str, module: &str) {
 /// Skips a test without PyTorch.
 fn with_torch(test: &str, module: &str) {
     let Some(staged) = staged(test) else { return };
-    let has = Command::new(&staged.python).args(["-c", "import importlib.util as u; exit(not u.find_spec('torch'))"]).status();
+    let has = Command::new(&staged.python)
+        .args(["-c", "import importlib.util as u; exit(not u.find_spec('torch'))"])
+        .status();
     match has.is_ok_and(|s| s.success()) {
         true => python(test, "tests/torch", module),
         false => eprintln!("SKIP {test}: no PyTorch; `make test-torch` installs it (6 GB) and runs this"),

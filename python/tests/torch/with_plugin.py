@@ -35,7 +35,7 @@ def steps(code: str) -> list:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LINKWISE_")}
         environment.update(settings, HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1", PYTHONWARNINGS="ignore")
         done = subprocess.run(
-            [sys.executable, "-B", "-c", BEFORE + code + AFTER], env=environment, cwd=folder, capture_output=True, text=True, timeout=600
+            [sys.executable, "-c", BEFORE + code + AFTER], env=environment, cwd=folder, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stdout + done.stderr
         lines = [line for file in Path(folder).glob("*.jsonl") for line in file.read_text().splitlines()]
