@@ -54,6 +54,11 @@ def _typed(kind: Any, value: Any) -> Any:
     return value
 
 
+def _brief(answer: Any) -> str:
+    figures = f"{answer.predicted_busbw_gb_per_s:.1f} +- {answer.std_gb_per_s:.1f} GB/s"
+    return f"{len(answer.gpus)} GPUs, split {answer.split!r}, {figures}"
+
+
 @dataclass(frozen=True)
 class Scored(Answer):
     """An allocation and its prediction."""
@@ -74,7 +79,7 @@ class Committed(Answer):
     attempts: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Placement(Answer):
     """The GPUs chosen for a job.
 
@@ -115,6 +120,9 @@ class Placement(Answer):
     found_switches_yaml: Optional[str] = None
     _hosts: Any = field(default=None, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"Placement({_brief(self)}, rank_order={self.hosts})"
+
     @property
     def hosts(self) -> List[str]:
         """The hosts in the order of ranks, each once."""
@@ -126,7 +134,7 @@ class Placement(Answer):
         return placement(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Answer):
     """The bandwidth expected of given GPUs, GB/s, and what limits it."""
 
@@ -143,6 +151,9 @@ class Explanation(Answer):
     expected_with_suspects_gb_per_s: float = 0.0
     outside_validated: List[str] = field(default_factory=list)
     _hosts: Any = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Explanation({_brief(self)}, bottleneck={self.bottleneck})"
 
     def _repr_html_(self) -> str:
         from ._html import placement

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from . import _native
 from ._answers import Allocation, Diagnosis, Explanation, Fit, Observation, Placement, Release, Status
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Path = Union[str, "os.PathLike[str]"]
 Gpus = Union[str, Sequence[str]]
+Drawn = TypeVar("Drawn", Placement, Explanation)
 
 #: Fields of a request that are constraints on the chosen GPUs.
 CONSTRAINTS = (
@@ -210,7 +211,8 @@ class Engine:
             text.encode()
         except UnicodeEncodeError as e:
             raise _bad(f"the request has text that is no Unicode: {e}") from None
-        return json.loads(self._native.request(text, None if now is None else _number("now", now)))
+        answer: Dict[str, Any] = json.loads(self._native.request(text, None if now is None else _number("now", now)))
+        return answer
 
     # Placement
 
@@ -264,9 +266,9 @@ class Engine:
         Returns a :class:`Placement` for a number, else an :class:`Allocation`.
         """
         if isinstance(gpus, str) or not hasattr(gpus, "__index__"):
-            request = {"request": "allocate", "job": job, "gpus": _names("gpus", gpus), **more}  # type: ignore[arg-type]
+            request = {"request": "allocate", "job": job, "gpus": _names("gpus", gpus), **more}
             return Allocation._of(self.request(request, now))
-        return self.place(gpus, commit=job, now=now, **more)  # type: ignore[arg-type]
+        return self.place(gpus, commit=job, now=now, **more)
 
     def release(self, *jobs: str, key: Optional[str] = None, now: Optional[float] = None) -> Release:
         """Releases the GPUs of all these jobs, or of none."""
@@ -302,10 +304,10 @@ class Engine:
             force: store a reading above what the links allow, too.
         """
         if hasattr(readings, "__float__"):
-            readings = {"collective": collective, "busbw_gb_per_s": float(readings)}  # type: ignore[arg-type]
+            readings = {"collective": collective, "busbw_gb_per_s": float(readings)}
         if isinstance(readings, Mapping):
             readings = [readings]
-        request: Dict[str, Any] = {"request": "observe", "job": job, "readings": [_plain(r) for r in readings]}  # type: ignore[union-attr]
+        request: Dict[str, Any] = {"request": "observe", "job": job, "readings": [_plain(r) for r in readings]}
         request.update(simulated=simulated, only_store=only_store, force=force, **_some(key=key))
         if gpus is not None:
             request["gpus"] = _names("gpus", gpus)
@@ -388,12 +390,12 @@ class Engine:
         rows = []
         for i, row in enumerate(demand_bytes):
             try:
-                rows.append([_whole(f"demand_bytes[{i}]", n) for n in row])
+                rows.append([_bytes(f"demand_bytes[{i}]", n) for n in row])
             except TypeError:
                 raise _bad(f"row {i} of the demand is a {type(row).__name__}; a list of bytes was expected") from None
         return Plan(self._native.plan(rows, *options))
 
-    def _drawn(self, kind: Any, answer: Dict[str, Any]) -> Any:
+    def _drawn(self, kind: Type[Drawn], answer: Dict[str, Any]) -> Drawn:
         out = kind._of(answer)
         object.__setattr__(out, "_hosts", self._native.hosts)
         return out
@@ -430,10 +432,12 @@ def _number(name: str, value: Any) -> float:
 
 
 def _whole(name: str, value: Any) -> Optional[int]:
-    if value is None:
-        return None
+    return None if value is None else _bytes(name, value)
+
+
+def _bytes(name: str, value: Any) -> int:
     try:
-        number = value.__index__()
+        number: int = value.__index__()
     except AttributeError:
         raise _bad(f"`{name}` has {value!r}; a whole number was expected") from None
     if not 0 <= number < 1 << 64:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 #: Hosts drawn; the chosen ones first.
 HOSTS_MAX = 48
@@ -18,7 +18,7 @@ def _gb(value: float) -> str:
 
 def placement(answer: Any) -> str:
     """The cluster with the chosen GPUs filled, and the figures of the decision."""
-    chosen: Dict[str, set] = {}
+    chosen: Dict[str, Set[int]] = {}
     for gpu in answer.gpus:
         host, _, index = gpu.rpartition(":")
         chosen.setdefault(host, set()).add(int(index))
@@ -46,7 +46,7 @@ def placement(answer: Any) -> str:
     return f"<div>{_hosts(shown, chosen)}{_table(rows)}</div>"
 
 
-def _hosts(hosts: List[Tuple[str, str, int]], chosen: Dict[str, set]) -> str:
+def _hosts(hosts: List[Tuple[str, str, int]], chosen: Dict[str, Set[int]]) -> str:
     cell, name_px, height = 16, 110, 22
     per_row = 3
     gpus_max = max((h[2] for h in hosts), default=1)

@@ -64,6 +64,13 @@ class Decisions(unittest.TestCase):
         with self.assertRaises(AttributeError):
             choice.split = "8"
 
+    def test_an_answer_prints_in_a_line(self):
+        engine = cold(cluster="h100")
+        choice = engine.place(12)
+        self.assertRegex(repr(choice), r"^Placement\(12 GPUs, split '[0-9+]+', [0-9.]+ \+- [0-9.]+ GB/s, rank_order=\['n[0-3]', .*\]\)$")
+        self.assertTrue(repr(engine.explain(choice.gpus)).startswith("Explanation(12 GPUs"))
+        self.assertIn("h100", repr(engine))
+
     def test_the_picture_has_the_chosen_gpus_and_no_markup_of_names(self):
         choice = cold(cluster="h100").place(5)
         page = choice._repr_html_()
