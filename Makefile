@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri
+.PHONY: help setup build wheel test-wheel test-torch test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,15 @@ test-nccl-matrix: ## the NCCL bench on every minor release from 2.21 to 2.32, wi
 
 build-plugin: ## the NCCL plugin for glibc 2.28 and later, into out/ (needs zig: python3 -m pip install ziglang)
 	@scripts/build-plugin.sh
+
+wheel: ## the Python wheel with the command, the NCCL plugins and the module, into out/ (zig and the package index for glibc 2.28)
+	@scripts/build-wheel.sh
+
+test-wheel: ## the wheel in a fresh environment: installed, the main job, removed (builds it if out/ has none)
+	@scripts/test-wheel.sh
+
+test-torch: ## linkwise.torch with real torchrun, Lightning, Transformers and Accelerate (fetches PyTorch, 6 GB, once)
+	@scripts/test-torch.sh
 
 sanitize-plugin: ## the NCCL plugin in a host in C under address and undefined-behaviour sanitizers (needs a nightly toolchain)
 	@scripts/sanitize-plugin.sh

@@ -18,20 +18,7 @@ have objdump || fail "no objdump, which says what a library needs; install binut
 mkdir -p "$out"
 wrapper=$(mktemp -d)
 trap 'rm -rf "$wrapper"' EXIT
-# zig's compiler driver rejects a few flags of rustc, and has its own unwinder instead of gcc's.
-cat >"$wrapper/cc" <<WRAPPER
-#!/usr/bin/env bash
-args=()
-for a in "\$@"; do
-  case \$a in
-    -lgcc_s) args+=(-lunwind) ;;
-    -lgcc | -Wl,--no-undefined-version | -Wl,-O1 | --target=*) ;;
-    *) args+=("\$a") ;;
-  esac
-done
-exec python3 -m ziglang cc -target ${target%%-*}-linux-gnu.$glibc "\${args[@]}"
-WRAPPER
-chmod +x "$wrapper/cc"
+zig_cc "$wrapper" "$target" $glibc
 variable=CARGO_TARGET_$(printf '%s' "$target" | tr 'a-z-' 'A-Z_')_LINKER
 env "$variable=$wrapper/cc" RUSTFLAGS="-Clinker-flavor=gcc -Clink-self-contained=no" \
   cargo build --locked --release -p nccl-plugin --target "$target"

@@ -70,3 +70,21 @@ want_pip() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3 python3-pip; } >/dev/null 2>&1 </dev/null ||
     say "note: apt-get could not install python3-pip; tests that need an NCCL library will be skipped"
 }
+
+# zig_cc FOLDER TARGET GLIBC: writes FOLDER/cc, a C compiler and linker for systems with this glibc (ZIG_PYTHON has the package ziglang).
+# zig's driver rejects a few flags of rustc, and has its own unwinder instead of gcc's.
+zig_cc() {
+  cat >"$1/cc" <<WRAPPER
+#!/usr/bin/env bash
+args=()
+for a in "\$@"; do
+  case \$a in
+    -lgcc_s) args+=(-lunwind) ;;
+    -lgcc | -Wl,--no-undefined-version | -Wl,-O1 | --target=*) ;;
+    *) args+=("\$a") ;;
+  esac
+done
+exec "${ZIG_PYTHON:-python3}" -m ziglang cc -target ${2%%-*}-linux-gnu.$3 "\${args[@]}"
+WRAPPER
+  chmod +x "$1/cc"
+}

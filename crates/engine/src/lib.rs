@@ -36,6 +36,7 @@ mod network;
 mod observe;
 mod place;
 mod plausible;
+mod predict;
 mod readings;
 mod request;
 mod sampling;

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Builds the Python wheel: the command, the NCCL plugins, the program that checks them and the Python module, for glibc 2.28 and later
+# (RHEL 8, Debian 10, Ubuntu 20.04) and every CPython from 3.9 on.
+#
+#   scripts/build-wheel.sh [OUT]        OUT/linkwise-VERSION-cp39-abi3-manylinux_2_28_x86_64.whl; default: out/
+#
+# The linker is zig's, from the package index, in a virtual environment in the user's cache. Without it the wheel is for this machine's glibc
+# and its name says so. One cargo build makes all programs; scripts/wheel.py packs them, the same bytes from the same sources.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_rust
+have objdump || fail "no objdump, which says what a library needs; install binutils"
+have python3 || fail "no python3, which packs the wheel"
+out=${1:-out}
+profile=${LINKWISE_TEST_WHEEL_PROFILE:-wheel}
+target=$(rustc -vV | sed -n 's/^host: //p')
+glibc=2.28
+cache=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}
+
+# A Python that has ziglang: python3, else the tools in the cache, made on the first run.
+zig_python() {
+  local venv=$cache/zig
+  if python3 -c 'import ziglang' 2>/dev/null; then echo python3; return 0; fi
+  if "$venv/bin/python" -c 'import ziglang' 2>/dev/null; then echo "$venv/bin/python"; return 0; fi
+  { python3 -m venv "$venv" && "$venv/bin/python" -m pip install -q ziglang; } >&2 && echo "$venv/bin/python"
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+settings=("CARGO_PROFILE_DEV_DEBUG=none")
+if [ "$profile" = wheel ] && ZIG_PYTHON=$(zig_python); then
+  zig_cc "$work" "$target" $glibc
+  upper=$(printf '%s' "$target" | tr 'a-z-' 'A-Z_')
+  # Without the paths of this machine the same sources give the same bytes elsewhere.
+  remap="--remap-path-prefix=$root=linkwise --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
+  settings+=("CARGO_TARGET_${upper}_LINKER=$work/cc" "CC_${target//-/_}=$work/cc" "RUSTFLAGS=-Clinker-flavor=gcc -Clink-self-contained=no $remap")
+else
+  [ "$profile" = wheel ] && say "note: no zig (python3 -m pip install ziglang): the wheel will need the glibc of this machine"
+  glibc=$(getconf GNU_LIBC_VERSION | awk '{ print $2 }')
+fi
+
+folder=${CARGO_TARGET_DIR:-target}
+case $profile in
+  wheel)
+    env "${settings[@]}" cargo build --locked --profile wheel --target "$target" -p linkwise -p nccl-plugin -p nccl-net -p python
+    built=$folder/$target/wheel
+    ;;
+  dev) # for a quick look: what the tests have built
+    env "${settings[@]}" cargo build --locked --workspace
+    built=$folder/debug
+    ;;
+  *) fail "LINKWISE_TEST_WHEEL_PROFILE=$profile; wheel or dev was expected" ;;
+esac
+
+files=(linkwise linkwise-plugin-check liblinkwise_nccl.so liblinkwise_nccl_net.so liblinkwise_python.so)
+for file in "${files[@]}"; do
+  symbols=$(objdump -T "$built/$file") || fail "objdump cannot read $built/$file"
+  newest=$(grep -o 'GLIBC_[0-9.]*' <<<"$symbols" | sed 's/GLIBC_//' | sort -V | tail -n 1) || true
+  [ -n "$newest" ] || fail "$file names no version of glibc: it is not linked as intended"
+  version_at_least "$glibc" "$newest" || fail "$file needs glibc $newest, newer than $glibc"
+  cp "$built/$file" "$work/"
+  # Builds of the wheel are stripped by their profile.
+  if [ "$profile" = dev ]; then strip --strip-debug "$work/$file"; fi
+done
+mkdir -p "$out"
+python3 scripts/wheel.py "$work" "$out" "manylinux_${glibc/./_}_${target%%-*}"
