@@ -270,7 +270,7 @@ static int copies_of_another_process(void *argument) {
   struct links_case *c = argument;
   char *to = NULL, *from = NULL;
   void *s = NULL;
-  while (!*c->begun) usleep(1000);
+  for (int i = 0; i < 10000 && !*c->begun; i++) usleep(1000);
   RULE(CUDA(cudaSetDevice, 0) == OK && CUDA(cudaMalloc, &from, (size_t)PART) == OK && CUDA(cudaStreamCreateWithFlags, &s, NOT_BLOCKING) == OK);
   RULE(((status (*)(void **, struct ipc_handle, unsigned))linkwise_emu_symbol("cudaIpcOpenMemHandle"))((void **)&to, c->of_to, 1) == OK);
   RULE(CUDA(cudaMemsetAsync, from, 9, (size_t)PART, s) == OK);
