@@ -1,5 +1,5 @@
 //! The time of traffic between emulated GPUs over the optimum: the direct copy, equal shares, and linkwise's plan, in turn. Simulated: the rates of the
-//! links are scaled down, and host memory plays the GPUs' memory.
+//! links are scaled down, and host memory plays the GPUs' memory. Cells: median (least; computed from the loads of the links).
 //!
 //! `cargo build --workspace --bin linkwise-inside && cargo run --workspace --example inside -- [--mbit 100] [--seconds 2] [--rounds 3] [--chunk 65536] [CLUSTER:TRAFFIC ...]`
 
@@ -36,7 +36,13 @@ fn main() {
         for arm in Arm::ALL {
             let outcome = run.run(&program, arm, rounds, chunk).unwrap_or_else(|e| panic!("{e}"));
             let least = outcome.rounds_s.iter().copied().fold(f64::INFINITY, f64::min);
-            cells.push(format!("{:.2} ({:.2})", median(&outcome.rounds_s) / run.theory_s, least / run.theory_s));
+            let of = |s: f64| s / run.theory_s;
+            cells.push(format!(
+                "{:.2} ({:.2}; {:.2})",
+                of(median(&outcome.rounds_s)),
+                of(least),
+                of(run.congestion_s(arm))
+            ));
             wrong += outcome.wrong;
         }
         println!("| {cluster} | {} | {:.2} s | {} | {wrong} |", traffic.name(), run.theory_s, cells.join(" | "));

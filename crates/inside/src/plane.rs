@@ -123,6 +123,8 @@ pub struct Plane<D: Device> {
     into: Vec<Lane<D>>,
     /// Rings that this process empties over the link from a GPU.
     pulls: Vec<Vec<(usize, usize)>>,
+    /// Rings in this GPU's memory that are emptied over the link to a GPU.
+    lent: Vec<Vec<(usize, usize)>>,
     turn: usize,
     /// Chunks that this process has begun to copy into a ring, and out of it.
     filling: HashMap<(usize, usize), u64>,
@@ -171,10 +173,14 @@ impl<D: Device> Plane<D> {
             rings.extend(shape.rings_of(rank).enumerate().map(|(i, ring)| (ring, i * bytes)));
         }
         let mut pulls = vec![Vec::new(); ranks];
+        let mut lent = vec![Vec::new(); ranks];
         let mut needed = vec![false; ranks];
         for (p, path) in shape.paths.iter().enumerate() {
             let n = &path.nodes;
             needed[n[1]] |= n[0] == me && n.len() > 2;
+            for h in (1..n.len() - 1).filter(|h| n[*h] == me) {
+                lent[n[h + 1]].push((p, h));
+            }
             for h in (1..n.len() - 1).filter(|h| n[h + 1] == me) {
                 pulls[n[h]].push((p, h));
                 needed[n[h]] = true;
@@ -204,6 +210,7 @@ impl<D: Device> Plane<D> {
             out,
             into,
             pulls,
+            lent,
             turn: 0,
             filling: HashMap::new(),
             emptying: HashMap::new(),
@@ -412,16 +419,19 @@ impl<D: Device> Plane<D> {
         Ok(())
     }
 
-    /// Copies the next chunk over the link to a GPU: of the share of which the largest part is left, so that all shares end together.
+    /// Copies the next chunk over the link to a GPU. Chunks for rings come first: another link waits for them. Chunks for the GPU itself, for which
+    /// nothing waits, leave the link to chunks of others that wait in this GPU's memory. Among equals, of the share of which the largest part is left.
     fn push(&mut self, other: usize) -> Result<bool, PlaneError> {
-        let mut best: Option<(f64, u64, usize)> = None;
+        let mut best: Option<((bool, f64), u64, usize)> = None;
+        let lent = self.lent[other].iter().any(|&(p, h)| self.control.filled(p, h) > self.control.freed(p, h));
         for (&id, s) in self.sends.iter().filter(|(_, s)| s.target.is_some()) {
             for (i, part) in s.parts.iter().enumerate().filter(|(_, p)| p.next < p.end) {
                 let nodes = &self.shape.paths[part.path].nodes;
-                if nodes[1] != other || (nodes.len() > 2 && !self.has_credit(part.path, 1)) {
+                let is_ring = nodes.len() > 2;
+                if nodes[1] != other || (is_ring && !self.has_credit(part.path, 1)) || (!is_ring && lent) {
                     continue;
                 }
-                let left = (part.end - part.next) as f64 / (part.end - part.begin) as f64;
+                let left = (is_ring, (part.end - part.next) as f64 / (part.end - part.begin) as f64);
                 if best.is_none_or(|(most, ..)| left > most) {
                     best = Some((left, id, i));
                 }

@@ -135,6 +135,16 @@ impl Run {
         plan.flows(net, demand).map(|f| (f.src, f.dst, f.path, f.bytes)).collect()
     }
 
+    /// Seconds that the busiest link needs, computed.
+    pub fn congestion_s(&self, arm: Arm) -> f64 {
+        let mut loads = vec![0.0; self.net.links.len()];
+        for (i, j, path, bytes) in self.shares(arm) {
+            self.net.path(i, j, path).for_each(|l| loads[l as usize] += bytes as f64);
+        }
+        let seconds = loads.iter().zip(self.net.seconds_per_byte()).filter(|(b, _)| **b > 0.0).map(|(b, s)| b * s);
+        seconds.fold(0.0, f64::max)
+    }
+
     fn nodes(&self, i: usize, j: usize, path: usize) -> Vec<usize> {
         let links = self.net.path(i, j, path).map(|l| &self.net.links[l as usize]);
         [i].into_iter().chain(links.filter(|l| l.from != l.to).map(|l| l.to as usize)).collect()
