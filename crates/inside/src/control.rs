@@ -95,6 +95,9 @@ impl Shape {
     }
 }
 
+/// The stage of a rank that has left.
+const LEFT: u64 = u64::MAX;
+
 /// Places of the words. The header has one: the rank that died first, plus 1.
 const HEADER: usize = 1;
 const RANK_WORDS: usize = 2 + 8;
@@ -194,6 +197,11 @@ impl Control {
         self.rank_at(rank, 0).store(stage, Ordering::Release);
     }
 
+    /// The rank needs no one any more: its end is no failure.
+    pub fn leave(&self, rank: usize) {
+        self.rank_at(rank, 0).store(LEFT, Ordering::Release);
+    }
+
     /// Whether every rank has come so far.
     pub fn all_arrived(&self, stage: u64) -> bool {
         (0..self.shape.ranks).all(|r| self.rank_at(r, 0).load(Ordering::Acquire) >= stage)
@@ -287,7 +295,8 @@ impl Control {
     pub fn find_dead(&self, own: usize) -> Option<usize> {
         let found = (0..self.shape.ranks).filter(|r| *r != own).find(|r| {
             let free = |f: File| f.try_lock_shared().is_ok();
-            File::open(lock_path(&self.folder, *r)).is_ok_and(free)
+            let ended = File::open(lock_path(&self.folder, *r)).is_ok_and(free);
+            ended && self.rank_at(*r, 0).load(Ordering::Acquire) != LEFT // it says so before its lock ends
         })?;
         let first = self.at(0).compare_exchange(0, found as u64 + 1, Ordering::AcqRel, Ordering::Acquire);
         Some(first.map_or_else(|known| (known as usize).saturating_sub(1), |_| found))
@@ -306,52 +315,4 @@ fn get_handle<'a>(at: impl Fn(usize) -> &'a AtomicU64) -> [u8; 64] {
         *eight = at(i).load(Ordering::Relaxed).to_le_bytes();
     }
     handle
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape(paths: &[&[usize]]) -> Shape {
-        let paths = paths.iter().map(|p| Path { nodes: p.to_vec() }).collect();
-        Shape { ranks: 4, paths, chunk_bytes: 100, slots: 3 }
-    }
-
-    #[test]
-    fn rings_of_a_gpu_lie_one_after_the_other_in_its_staging_memory() {
-        let s = shape(&[&[0, 1], &[0, 2, 1], &[0, 2, 3, 1], &[3, 2, 0]]);
-        assert_eq!(s.fault(), None);
-        assert_eq!(s.rings_of(2).collect::<Vec<_>>(), [(1, 1), (2, 1), (3, 1)]);
-        assert_eq!((s.ring_offset(1, 1), s.ring_offset(3, 1), s.ring_offset(2, 2)), (0, 600, 0));
-        assert_eq!((s.staging_bytes(2), s.staging_bytes(3), s.staging_bytes(0)), (900, 300, 0));
-    }
-
-    #[test]
-    fn paths_that_are_none_and_sizes_out_of_range_are_refused_by_name() {
-        for bad in [&[0][..], &[0, 0], &[0, 4], &[0, 1, 2, 1], &[0, 1, 2, 3, 0]] {
-            assert!(shape(&[&[0, 1], bad]).fault().is_some_and(|f| f.contains("path 1")), "{bad:?}");
-        }
-        let good = shape(&[&[0, 1]]);
-        assert!(Shape { slots: 0, ..good.clone() }.fault().is_some());
-        assert!(Shape { chunk_bytes: CHUNK_BYTES_MAX + 1, ..good.clone() }.fault().is_some());
-        assert!(Shape { ranks: RANKS_MAX + 1, ..good }.fault().is_some());
-    }
-
-    #[test]
-    fn a_rank_joins_once_and_processes_with_other_paths_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let soon = || Instant::now() + Duration::from_secs(10);
-        let s = shape(&[&[0, 2, 1]]);
-        let first = Control::join(folder.path(), 0, &s, soon()).unwrap();
-        assert!(Control::join(folder.path(), 0, &s, soon()).unwrap_err().to_string().contains("has joined already"));
-        let other = shape(&[&[0, 2, 1], &[0, 3, 1]]);
-        assert!(Control::join(folder.path(), 1, &other, soon()).unwrap_err().to_string().contains("differ"));
-        let second = Control::join(folder.path(), 1, &s, soon()).unwrap();
-        let chunk = Chunk { message: 7, offset: 100, bytes: 50 };
-        first.fill(0, 1, chunk);
-        assert_eq!((second.filled(0, 1), second.freed(0, 1), second.chunk(0, 1, 0)), (1, 0, chunk));
-        assert_eq!((second.known_dead(), second.find_dead(1)), (None, None));
-        drop(first); // its lock ends as with its process
-        assert_eq!((second.find_dead(1), second.known_dead()), (Some(0), Some(0)));
-    }
 }

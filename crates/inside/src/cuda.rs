@@ -97,6 +97,7 @@ impl Library {
 
 impl Cuda {
     /// Takes GPU `device` (its number in this process) for the calling thread, which makes all calls.
+    #[allow(clippy::missing_transmute_annotations, reason = "the members of `Calls` have the types")]
     pub fn new(device: c_int) -> Result<Cuda, DeviceError> {
         let library = Library::find()?;
         macro_rules! function {

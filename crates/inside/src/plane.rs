@@ -517,6 +517,11 @@ impl<D: Device> Plane<D> {
         Ok(())
     }
 
+    /// Ends this process's part after the last barrier. Without it the others report that the process died.
+    pub fn leave(self) {
+        self.control.leave(self.me);
+    }
+
     /// Waits for all processes; forwards meanwhile.
     pub fn barrier(&mut self, patience: Duration) -> Result<(), PlaneError> {
         self.stage += 1;

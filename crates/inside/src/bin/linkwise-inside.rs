@@ -121,5 +121,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("round {round} {begin:.6} {end:.6} {at} {wrong}");
     }
     plane.barrier(PATIENCE)?;
+    plane.leave();
     Ok(())
 }
