@@ -62,12 +62,14 @@ int  device_by_bus_id(const char *bus_id, int among_visible); // -1: none
 
 // ---- memory.c: every buffer is a mapping of a memfd: paged lazily, shareable as a file descriptor
 enum kind { DEVICE_MEMORY = 1, HOST_MEMORY, IMPORTED_MEMORY, REGISTERED_MEMORY, RESERVATION, MAPPING };
-struct range { uintptr_t begin; size_t bytes, offset; int fd, device; enum kind kind; void *handle; }; // offset: of `begin` in the file
+// offset: of `begin` in the file. home: of imported memory, the number on the host of the GPU that holds it, plus 1.
+struct range { uintptr_t begin; size_t bytes, offset; int fd, device; enum kind kind; void *handle; int home; };
 int  range_add(struct range r);
 int  range_find(uintptr_t address, struct range *out);               // not reservations
 int  range_remove(uintptr_t begin, enum kind kind, struct range *out); // kind 0: any
 status memory_allocate(void **out, size_t bytes, enum kind kind);
 status memory_free(void *p);
+int memory_gpu(const void *p);                        // number on the host of the GPU whose memory this is; -1: memory of the host
 int memory_take(int device, size_t bytes);           // counts memory of a GPU; 0: it does not fit
 void memory_give_back(int device, size_t bytes);
 void memory_fill(void *p, int value, size_t bytes);
@@ -103,6 +105,12 @@ status event_await(struct event *e);                 // all records so far
 int event_done(struct event *e);
 void event_free(struct event *e);
 double event_seconds(struct event *from, struct event *to);
+
+// ---- lane.c: links between the GPUs of a host, which copies by the runtime take
+enum { LANE_FREE = -1, LANE_ABSENT = -2 };            // the copy takes no time; the GPUs have no link
+int lane_of(const void *to, const void *from);
+double lane_reserve(int lane, size_t bytes, double ready_s); // when the link has carried the bytes; times of CLOCK_MONOTONIC
+void lane_wait(double end_s);
 
 // ---- watch.c: which calls of NCCL and CUDA the threads of this process are in, and whether anything moves in any rank of the run
 void watch_enter(const char *call, unsigned communicator); // nested calls count once; communicator 0: none

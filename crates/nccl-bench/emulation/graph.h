@@ -23,7 +23,7 @@ struct stream { uint64_t number; struct graph *capture; int *leaves, leaf_count;
 // `recorded`: records that were queued; `done`: those that ran, the last one at `seconds`. `users`: queued work that names the event.
 struct event {
   struct graph *capture; uint64_t capture_number; int *leaves, leaf_count;
-  uint64_t recorded, done; double seconds; int users, destroyed;
+  uint64_t recorded, done; double seconds, clock; int users, destroyed; // clock: when the recorded work ended, in times of the model (lane.c)
 };
 
 extern pthread_mutex_t capture_lock;

@@ -78,6 +78,13 @@ int range_remove(uintptr_t begin, enum kind kind, struct range *out) {
   return found;
 }
 
+int memory_gpu(const void *p) {
+  struct range r;
+  if (!range_find((uintptr_t)p, &r) || r.kind == HOST_MEMORY || r.kind == REGISTERED_MEMORY) return -1;
+  if (r.home) return r.home - 1;
+  return r.device >= 0 && r.device < config()->visible_count ? config()->visible[r.device] : -1;
+}
+
 // A GPU's memory is limited; allocations of other processes on it do not count.
 static size_t used[GPUS_MAX];
 int memory_take(int device, size_t bytes) {
@@ -115,7 +122,7 @@ static status allocate(void **out, size_t bytes, size_t mapped, enum kind kind) 
   int fd = grow(mapped, &offset);
   void *p = fd < 0 ? MAP_FAILED : mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
   if (p == MAP_FAILED) return OUT_OF_MEMORY;
-  struct range r = {(uintptr_t)p, bytes ? bytes : 1, offset, fd, current_device(), kind, NULL};
+  struct range r = {(uintptr_t)p, bytes ? bytes : 1, offset, fd, current_device(), kind, NULL, 0};
   if (!range_add(r)) { munmap(p, mapped); return OUT_OF_MEMORY; }
   *out = p;
   return OK;
@@ -186,7 +193,7 @@ static status emu_cudaMemPoolDestroy(void *pool) { free(pool); return OK; }
 // Memory of the program that a GPU may read: NCCL's shared memory between ranks.
 static status emu_cudaHostRegister(void *p, size_t bytes, unsigned flags) {
   (void)flags;
-  struct range r = {(uintptr_t)p, bytes, 0, -1, current_device(), REGISTERED_MEMORY, NULL};
+  struct range r = {(uintptr_t)p, bytes, 0, -1, current_device(), REGISTERED_MEMORY, NULL, 0};
   return range_add(r) ? OK : remember(OUT_OF_MEMORY);
 }
 static status emu_cudaHostUnregister(void *p) {
@@ -213,6 +220,11 @@ static status copy(void *to, const void *from, size_t bytes, void *stream, int w
     if (!(w.bytes_of_work = malloc(bytes))) return remember(OUT_OF_MEMORY);
     memcpy(w.bytes_of_work, from, bytes);
   }
+  if (now && lane_of(to, from) == LANE_ABSENT) {
+    emu_log(0, "a copy from GPU %d to GPU %d, which no link joins", memory_gpu(from), memory_gpu(to));
+    free(w.bytes_of_work);
+    return remember(INVALID_VALUE);
+  }
   status s = stream_submit(stream, w);
   return now && waits && s == OK ? remember(queue_drain(stream, "cudaMemcpy")) : s;
 }
@@ -235,7 +247,7 @@ static status emu_cudaMemsetAsync(void *to, int value, size_t bytes, void *strea
 static status emu_cudaMemset(void *to, int value, size_t bytes) { return emu_cudaMemsetAsync(to, value, bytes, NULL); }
 
 // Legacy IPC: 64 opaque bytes, here the exporter's process and file descriptor.
-struct ipc_handle { int pid, fd; size_t bytes, offset; char unused[40]; };
+struct ipc_handle { int pid, fd; size_t bytes, offset; int gpu; char unused[36]; };
 static status emu_cudaIpcGetMemHandle(struct ipc_handle *h, void *p) {
   struct range r;
   if (!range_find((uintptr_t)p, &r) || r.kind != DEVICE_MEMORY) return remember(INVALID_VALUE);
@@ -244,6 +256,7 @@ static status emu_cudaIpcGetMemHandle(struct ipc_handle *h, void *p) {
   h->fd = r.fd;
   h->bytes = r.bytes;
   h->offset = r.offset;
+  h->gpu = memory_gpu(p);
   return OK;
 }
 static status emu_cudaIpcOpenMemHandle(void **p, struct ipc_handle h, unsigned flags) {
@@ -254,7 +267,7 @@ static status emu_cudaIpcOpenMemHandle(void **p, struct ipc_handle h, unsigned f
   if (fd < 0) return remember(INVALID_VALUE);
   *p = mmap(NULL, whole_pages(h.bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)h.offset);
   if (*p == MAP_FAILED) { close(fd); return remember(OUT_OF_MEMORY); }
-  struct range r = {(uintptr_t)*p, h.bytes, h.offset, fd, current_device(), IMPORTED_MEMORY, NULL};
+  struct range r = {(uintptr_t)*p, h.bytes, h.offset, fd, current_device(), IMPORTED_MEMORY, NULL, h.gpu + 1};
   return range_add(r) ? OK : remember(OUT_OF_MEMORY);
 }
 static status emu_cudaIpcCloseMemHandle(void *p) { return remember(memory_free(p)); }

@@ -7,8 +7,8 @@
 #include <time.h>
 
 enum order { NON_BLOCKING, BLOCKING, LEGACY };
-struct item { struct work work; uint64_t ticket; struct item *next; }; // ticket: the order of submission in the process
-struct queue { struct item *first, **last; int ending, device; enum order order; struct queue *other; };
+struct item { struct work work; uint64_t ticket; double submitted; struct item *next; }; // ticket: the order of submission in the process
+struct queue { struct item *first, **last; int ending, device; enum order order; double clock; struct queue *other; }; // clock: when the work so far ended, in times of the model (lane.c)
 
 // One lock for all queues and events of the process: a rank has few streams, and work is long.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -37,6 +37,15 @@ static int in_turn(const struct queue *q, uint64_t ticket) {
   return 1;
 }
 
+// Runs work that may begin at a time. Returns when it has ended.
+static double run(const struct work *w, double ready) {
+  int lane = w->kind == WORK_COPY && w->bytes && !w->bytes_of_work ? lane_of(w->to, w->from) : LANE_FREE;
+  double end = lane >= 0 ? lane_reserve(lane, w->bytes, ready) : 0;
+  work_run(w);
+  if (lane >= 0) lane_wait(end);
+  return lane >= 0 ? end : now();
+}
+
 static void *queue_run(void *argument) {
   struct queue *q = argument;
   runs_queue = 1;
@@ -48,14 +57,18 @@ static void *queue_run(void *argument) {
     struct item *i = q->first;
     struct event *e = i->work.event;
     while (!in_turn(q, i->ticket)) pthread_cond_wait(&changed, &lock);
+    double ready = q->clock > i->submitted ? q->clock : i->submitted;
     if (i->work.kind == WORK_AWAIT) {
       while (e->done < i->work.sequence) pthread_cond_wait(&changed, &lock);
+      q->clock = e->clock > ready ? e->clock : ready;
     } else if (i->work.kind == WORK_RECORD) {
       if (e->done < i->work.sequence) e->done = i->work.sequence, e->seconds = now();
+      q->clock = e->clock = ready;
     } else {
       pthread_mutex_unlock(&lock);
-      work_run(&i->work);
+      double end = run(&i->work, ready);
       pthread_mutex_lock(&lock);
+      q->clock = end;
     }
     if (e) forget(e);
     q->first = i->next;
@@ -105,6 +118,7 @@ status queue_submit(void *handle, struct work w) {
     if (w.kind == WORK_AWAIT) w.sequence = w.event->recorded;
     i->work = w;
     i->ticket = ++tickets;
+    i->submitted = now();
     *q->last = i;
     q->last = &i->next;
     pthread_cond_broadcast(&changed);

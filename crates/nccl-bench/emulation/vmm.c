@@ -72,7 +72,7 @@ static status emu_cuMemAddressReserve(uint64_t *address, size_t bytes, size_t al
   uintptr_t begin = ((uintptr_t)map + alignment - 1) / alignment * alignment;
   if (begin > (uintptr_t)map) munmap(map, begin - (uintptr_t)map);
   munmap((void *)(begin + bytes), (uintptr_t)map + alignment - begin);
-  struct range r = {begin, bytes, 0, -1, current_device(), RESERVATION, NULL};
+  struct range r = {begin, bytes, 0, -1, current_device(), RESERVATION, NULL, 0};
   if (!range_add(r)) return OUT_OF_MEMORY;
   *address = begin;
   return OK;
@@ -88,7 +88,7 @@ static status emu_cuMemMap(uint64_t address, size_t bytes, size_t offset, struct
   void *p = mmap((void *)address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, h->fd, (off_t)offset);
   if (p == MAP_FAILED) return INVALID_VALUE;
   atomic_fetch_add(&h->references, 1);
-  struct range r = {address, bytes, offset, h->fd, h->properties.location, MAPPING, h};
+  struct range r = {address, bytes, offset, h->fd, h->properties.location, MAPPING, h, 0};
   return range_add(r) ? OK : OUT_OF_MEMORY;
 }
 static status emu_cuMemUnmap(uint64_t address, size_t bytes) {

@@ -16,13 +16,14 @@ macro_rules! sources {
 type Source = (&'static str, &'static str);
 const HEADERS: [Source; 3] = sources!["emu.h", "graph.h", "play.h"];
 /// The sources of the preload library.
-pub const PRELOAD: [Source; 26] = sources![
+pub const PRELOAD: [Source; 27] = sources![
     "config.c",
     "device.c",
     "memory.c",
     "vmm.c",
     "stream.c",
     "queue.c",
+    "lane.c",
     "graph.c",
     "attach.c",
     "watch.c",

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 void *linkwise_emu_symbol(const char *name);
@@ -255,6 +257,63 @@ static int graphs_in_time(void *unused) {
   return 1;
 }
 
+// Copies between GPUs take the time of their link, which all processes share. The link's clock shows it whatever else the machine does.
+enum { PART = 1 << 16, PARTS = 5, LINK_MBIT = 80, FROM_GPU = 2, TO_GPU = 0 };
+static const double PART_S = PART * 8.0 / (LINK_MBIT * 1e6);
+static double seconds_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+struct links_case { char *from, *to; struct ipc_handle of_to; volatile int *begun; };
+static int copies_of_another_process(void *argument) {
+  struct links_case *c = argument;
+  char *to = NULL, *from = NULL;
+  void *s = NULL;
+  for (int i = 0; i < 10000 && !*c->begun; i++) usleep(1000);
+  RULE(CUDA(cudaSetDevice, 0) == OK && CUDA(cudaMalloc, &from, (size_t)PART) == OK && CUDA(cudaStreamCreateWithFlags, &s, NOT_BLOCKING) == OK);
+  RULE(((status (*)(void **, struct ipc_handle, unsigned))linkwise_emu_symbol("cudaIpcOpenMemHandle"))((void **)&to, c->of_to, 1) == OK);
+  RULE(CUDA(cudaMemsetAsync, from, 9, (size_t)PART, s) == OK);
+  for (int i = 0; i < PARTS; i++) RULE(CUDA(cudaMemcpyAsync, to + PART, from, (size_t)PART, 4, s) == OK);
+  RULE(CUDA(cudaStreamSynchronize, s) == OK && to[2 * PART - 1] == 9);
+  return 1;
+}
+static int links(void *folder) {
+  struct links_case c;
+  void *a = NULL, *b = NULL, *event = NULL;
+  setenv("LINKWISE_EMU_PLAY", "nothing", 1);
+  setenv("LINKWISE_EMU_SHARED_MEMORY", folder, 1);
+  setenv("LINKWISE_EMU_LINK_MBIT", "2>0:80", 1);
+  const int lane = FROM_GPU * GPUS_MAX + TO_GPU;
+  RULE(CUDA(cudaMalloc, &c.from, (size_t)PART) == OK && CUDA(cudaSetDevice, 1) == OK && CUDA(cudaMalloc, &c.to, (size_t)(2 * PART)) == OK);
+  RULE(CUDA(cudaIpcGetMemHandle, &c.of_to, c.to) == OK && CUDA(cudaSetDevice, 0) == OK);
+  c.begun = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  RULE(c.begun != MAP_FAILED);
+  pid_t other = fork(); // before this process has threads
+  if (other == 0) _exit(copies_of_another_process(&c) ? 0 : 1);
+  RULE(CUDA(cudaStreamCreateWithFlags, &a, NOT_BLOCKING) == OK && CUDA(cudaStreamCreateWithFlags, &b, NOT_BLOCKING) == OK && CUDA(cudaEventCreate, &event) == OK);
+  // One stream after the other by an event: the copies follow each other without a gap, although threads wake late.
+  double before = seconds_now();
+  RULE(CUDA(cudaMemcpyAsync, c.to, c.from, (size_t)PART, 4, a) == OK);
+  double after = seconds_now();
+  for (int i = 1; i < PARTS; i++) RULE(CUDA(cudaMemcpyAsync, c.to, c.from, (size_t)PART, 4, a) == OK);
+  RULE(CUDA(cudaEventRecord, event, a) == OK && CUDA(cudaStreamWaitEvent, b, event, 0) == OK && CUDA(cudaMemcpyAsync, c.to, c.from, (size_t)PART, 4, b) == OK);
+  RULE(CUDA(cudaStreamSynchronize, b) == OK);
+  double end = lane_reserve(lane, 0, 0), whole = (PARTS + 1) * PART_S;
+  RULE(end >= before + whole - 1e-6 && end <= after + whole + 1e-6 && seconds_now() >= end);
+  // Another process uses the same link: its copies and ours share it.
+  before = seconds_now();
+  *c.begun = 1;
+  for (int i = 0; i < PARTS; i++) RULE(CUDA(cudaMemcpyAsync, c.to, c.from, (size_t)PART, 4, a) == OK);
+  int how = 1;
+  RULE(waitpid(other, &how, 0) == other && how == 0 && CUDA(cudaStreamSynchronize, a) == OK && seconds_now() >= before + 2 * PARTS * PART_S);
+  // A copy inside a GPU takes no link; one between GPUs without a link is an error.
+  end = lane_reserve(lane, 0, 0);
+  RULE(CUDA(cudaMemcpyAsync, c.from + 8, c.from, (size_t)8, 4, a) == OK && CUDA(cudaMemcpyAsync, c.from, c.to, (size_t)8, 4, a) == INVALID_VALUE);
+  RULE(CUDA(cudaStreamSynchronize, a) == OK && lane_reserve(lane, 0, 0) == end);
+  return 1;
+}
+
 static void reductions(void) {
   const float nan = __builtin_nanf(""), x[] = {nan, 2, nan, -0.0f, 0.0f, -3}, y[] = {1, nan, nan, 0.0f, -0.0f, 4};
   float low[6], high[6];
@@ -287,6 +346,10 @@ int main(void) {
   setenv("LINKWISE_EMU_SM", "80", 1);
   setenv("LINKWISE_EMU_MEMORY_GIB", "2048", 1);
   RULE(in_child(order_of_streams, NULL) && in_child(freeing, NULL) && in_child(graphs_in_time, NULL)); // they read the variables anew
+  char folder[] = "/tmp/linkwise-links-XXXXXX", file[64];
+  RULE(mkdtemp(folder) && in_child(links, folder));
+  snprintf(file, sizeof file, "%s/links-14650fb0739d0383", folder); // of a host without a name
+  RULE(!unlink(file) && !rmdir(folder));
   devices();
   memory();
   sharing();

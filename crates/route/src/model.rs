@@ -34,9 +34,6 @@ impl Default for RelayCosts {
 }
 
 impl RelayCosts {
-    /// Forwarding and pieces cost nothing: the completion time is the congestion.
-    pub const FREE: RelayCosts = RelayCosts { chunk_bytes: 0, forward_s: 0.0, piece_s: 0.0, margin: 1.0 };
-
     /// Seconds beyond the congestion for `forwards` relays in series and this number of pieces.
     pub fn extra_s(&self, forwards: usize, largest_bytes: u64, slowest_gb_per_s: f64, pieces: usize) -> f64 {
         let fill = self.chunk_bytes.min(largest_bytes) as f64 / (slowest_gb_per_s * 1e9);

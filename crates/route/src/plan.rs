@@ -113,11 +113,6 @@ impl RoutePlan {
         self.host_weights.extend_from_slice(weights);
     }
 
-    /// Number of pairs of hosts with separate weights.
-    pub fn host_exception_count(&self) -> usize {
-        self.host_pairs.len()
-    }
-
     /// Shares of the paths between two different ranks, without the exceptions of single pairs.
     pub(crate) fn base_shares(&self, net: &RoutingNetwork, src: usize, dst: usize, out: &mut Shares) {
         let hosts = (net.host(src) as u16, net.host(dst) as u16);

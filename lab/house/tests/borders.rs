@@ -48,7 +48,7 @@ fn arrows_go_down_only() {
         &["nccl-types", "stats", "linalg", "topology", "wire", "plugin-base", "tune", "files", "report"],
         &["linkwise-console", "draw", "import", "fabric", "nccl-model", "nccl-bench", "store", "agreement"],
         &["measure", "predict", "route"],
-        &["place", "diagnose", "autotune", "job", "net"],
+        &["place", "diagnose", "autotune", "job", "net", "inside"],
         &["papers"],
         &["engine"],
         &["nccl-plugin", "nccl-net", "server", "slurm"],
