@@ -13,15 +13,17 @@ use crate::limits::{GROUPED_MAX, PATHS_MAX};
 use crate::path::{Path, Reader, Source as Bytes};
 use crate::plan::Source;
 use crate::rails::{Cells, View};
+use crate::rdma::{self, Places, Rdma};
 use crate::reach::Way;
 use crate::receiver::{Place, Receiver};
 use crate::sender::{Micros, Order, Outbox, Sender, Shares};
 use crate::shared::{Common, Job, Link, Post, Shared, Status};
 use crate::sockets::{SILENT_HOST_US_MAX, Socket};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use verbs::abi::Part;
 
 /// A connection without any path for this time has failed.
 const GONE_US: Micros = 10_000_000;
@@ -38,6 +40,9 @@ const BYE_US: Micros = 500_000;
 /// Bytes that a path may be ahead of its share in a plan, which is renewed every 100 ms from what was sent before; and in fixed shares.
 const PLAN_SLACK_BYTES: u64 = 512 << 10;
 const FIXED_SLACK_BYTES: u64 = 64 << 10;
+/// Places that a sender keeps: as many as it keeps announcements.
+const PLACES_MAX: usize = crate::limits::ANNOUNCED_MAX + crate::limits::SENDS_MAX;
+
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one per connection")]
 pub(crate) enum Core {
@@ -72,6 +77,16 @@ pub(crate) struct Connection {
     sent: u64,
     /// The plan whose shares hold.
     plan: u64,
+    /// The queue pairs of paths that have one.
+    pub rdma: [Option<Rdma>; PATHS_MAX],
+    /// Of every path: the dials up to this one are over. A sender tells its peer; a receiver was told.
+    down: [u32; PATHS_MAX],
+    /// The newest dial of every path.
+    dials: [u32; PATHS_MAX],
+    /// Where the peer's announced receives are.
+    places: HashMap<u64, Places>,
+    /// Rail of this host on every path.
+    rails: [usize; PATHS_MAX],
 }
 
 /// Reads for a connection's state machine.
@@ -85,6 +100,10 @@ struct Into<'a, W> {
     /// Payload bytes that arrived, and their chunks.
     bytes: u64,
     chunks: u64,
+    rdma: &'a mut [Option<Rdma>; PATHS_MAX],
+    down: &'a mut [u32; PATHS_MAX],
+    places: &'a mut HashMap<u64, Places>,
+    bye: bool,
 }
 
 fn invalid(e: wire::Malformed) -> io::Error {
@@ -112,11 +131,46 @@ impl<W: Cells> Reader for Into<'_, W> {
     }
 
     fn frame(&mut self, frame: Frame) -> io::Result<()> {
+        if let (Frame::Down { path, dial }, Core::Receive(_)) = (&frame, &self.core) {
+            // Before any frame behind it is read: chunks go again, and nothing of the lost pair may arrive after them.
+            if let (Some(d), Some(r)) = (self.down.get_mut(usize::from(*path)), self.rdma.get_mut(usize::from(*path))) {
+                *d = (*d).max(*dial);
+                if r.as_ref().is_some_and(|r| r.dial <= *dial) {
+                    *r = None;
+                }
+            }
+        }
         match &mut self.core {
             Core::Send(s) => s.on_frame(self.path, frame, self.now, self.rails, self.out),
             Core::Receive(r) => r.on_frame(self.path, frame, self.out),
         }
         .map_err(invalid)
+    }
+}
+
+impl<W: Cells> rdma::Reader for Into<'_, W> {
+    fn frame(&mut self, frame: Frame) -> io::Result<()> {
+        self.bye |= frame == Frame::Bye;
+        Reader::frame(self, frame)
+    }
+
+    fn places(&mut self, places: Places) -> io::Result<()> {
+        let Core::Send(s) = &self.core else { return Err(ErrorKind::InvalidData.into()) };
+        let base = s.base();
+        if self.places.len() >= PLACES_MAX {
+            self.places.retain(|sequence, _| *sequence >= base);
+        }
+        if self.places.len() < PLACES_MAX && places.sequence >= base {
+            self.places.insert(places.sequence, places);
+        }
+        Ok(())
+    }
+
+    fn written(&mut self, immediate: u32, bytes: u32) -> io::Result<()> {
+        let Core::Receive(r) = &mut self.core else { return Err(ErrorKind::InvalidData.into()) };
+        let (low, sub, index, is_whole) = rdma::read_immediate(immediate);
+        let (chunk, total) = r.written(low, sub, index, is_whole.then_some(bytes.into())).map_err(invalid)?;
+        Reader::arrived(self, chunk, bytes, total)
     }
 }
 
@@ -129,6 +183,9 @@ pub(crate) struct NewPath {
     pub socket: Socket,
     /// Key of its events.
     pub key: u64,
+    /// Number of the dial, and the queue pair that was made with it.
+    pub dial: u32,
+    pub rdma: Option<Rdma>,
 }
 
 /// What the I/O thread must do after a call.
@@ -161,6 +218,11 @@ impl Connection {
             cause: None,
             sent: 0,
             plan: 0,
+            rdma: Default::default(),
+            down: [0; PATHS_MAX],
+            dials: [0; PATHS_MAX],
+            places: HashMap::new(),
+            rails: [0; PATHS_MAX],
         }
     }
 
@@ -234,9 +296,22 @@ impl Connection {
     ) {
         let sends = matches!(self.core, Core::Send(_));
         let path = new.path;
+        let (Some(newest), Some(over)) = (self.dials.get_mut(path), self.down.get(path)) else { return };
+        if new.dial < *newest || (!sends && new.dial <= *over) {
+            return; // its dialler has given it up
+        }
+        *newest = new.dial;
         self.drop_path(path, rails, after);
+        if let (Some(r), Some(rail)) = (self.rdma.get_mut(path), self.rails.get_mut(path)) {
+            (*r, *rail) = (new.rdma, new.rail);
+        }
         let Some(slot) = self.paths.get_mut(path) else { return };
-        *slot = Some(Path::new(new.socket, new.key, sends));
+        let mut socket = Path::new(new.socket, new.key, sends);
+        if sends {
+            let over = self.down.iter().enumerate().filter(|(_, dial)| **dial > 0);
+            over.for_each(|(p, dial)| socket.insist(&Frame::Down { path: p as u8, dial: *dial }));
+        }
+        *slot = Some(socket);
         let links = self.dialer.as_ref().and_then(|d| d.ways.get(path)).map_or(1, Way::links);
         let home = self.dialer.as_ref().map_or(0, Dialer::home);
         match &mut self.core {
@@ -261,6 +336,13 @@ impl Connection {
             Core::Receive(r) => r.set_up(path, false),
         }
         after.dropped.extend(self.paths.get_mut(path).and_then(Option::take));
+        let Some(lost) = self.rdma.get_mut(path).and_then(Option::take) else { return };
+        // What was written over it goes again over TCP, after this word.
+        if let (Core::Send(_), Some(down)) = (&self.core, self.down.get_mut(path)) {
+            *down = lost.dial;
+            let word = Frame::Down { path: path as u8, dial: lost.dial };
+            self.paths.iter_mut().flatten().for_each(|p| p.insist(&word));
+        }
     }
 
     /// The path's socket is of no more use.
@@ -294,13 +376,15 @@ impl Connection {
                 common.log(&format!("a connection has failed: {why}"));
             }
             self.shared.fail(why);
-            self.paths.iter_mut().flatten().for_each(|p| p.say(&Frame::Bye));
+            (0..PATHS_MAX).for_each(|p| self.say_on(p, &Frame::Bye, common));
         }
     }
 
     /// Drops all copies of the program's buffers, and the paths that are writing from one: no zeros may arrive for a message that is still expected.
     fn detach(&mut self, after: &mut After) {
         if self.has_open() {
+            // Devices leave the buffers alone from here on.
+            self.rdma = Default::default();
             for p in &mut self.paths {
                 if p.as_ref().is_some_and(Path::has_chunk) {
                     after.dropped.extend(p.take());
@@ -370,14 +454,42 @@ impl Connection {
             }
             self.posts.pop_front();
         }
-        self.say(out);
+        self.say(out, common);
     }
 
-    fn say(&mut self, out: Outbox) {
-        for (path, frame) in &out.frames {
-            if let Some(Some(p)) = self.paths.get_mut(*path) {
-                p.say(frame);
+    /// Queues a frame on the queue pair of a path, or on its socket.
+    fn say_on(&mut self, path: usize, frame: &Frame, common: &Common) {
+        let before = match frame {
+            Frame::Announce { sequence, .. } => self.places_of(*sequence, common),
+            _ => Vec::new(),
+        };
+        match (self.rdma.get_mut(path), self.paths.get_mut(path)) {
+            (Some(Some(r)), _) => r.say(&before, frame),
+            (_, Some(Some(p))) => p.say(frame),
+            _ => {}
+        }
+    }
+
+    /// The places of an announced group, for the peer's device; empty if a path has no queue pair or the buffers are not registered.
+    fn places_of(&self, sequence: u64, common: &Common) -> Vec<u8> {
+        let Core::Receive(r) = &self.core else { return Vec::new() };
+        let found = r.request(sequence).and_then(|request| self.buffers.get(request as usize));
+        let Some(buffers) = found.filter(|_| self.rdma.iter().any(Option::is_some)) else { return Vec::new() };
+        let count = buffers.iter().take_while(|b| b.is_some()).count();
+        let mut places = Places { sequence, count, ..Places::default() };
+        for (place, buffer) in places.all.iter_mut().zip(buffers.iter().flatten()) {
+            *place = rdma::Place { address: buffer.address(), ..rdma::Place::default() };
+            for ((key, r), rail) in place.keys.iter_mut().zip(&self.rdma).zip(&self.rails) {
+                let keys = r.as_ref().and_then(|_| common.regions.keys(buffer, *rail));
+                *key = keys.map_or(0, |k| k.1);
             }
+        }
+        if count == 0 { Vec::new() } else { places.write() }
+    }
+
+    fn say(&mut self, out: Outbox, common: &Common) {
+        for (path, frame) in &out.frames {
+            self.say_on(*path, frame, common);
         }
         for (request, sizes) in &out.done {
             if let Some(b) = self.buffers.get_mut(*request as usize) {
@@ -390,17 +502,36 @@ impl Connection {
     /// Reads a path that is readable.
     pub fn read(&mut self, path: usize, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) {
         let Some(Some(p)) = self.paths.get_mut(path) else { return };
+        let mut own = self.rdma.get_mut(path).and_then(Option::take);
         let mut out = Outbox::default();
-        let mut into =
-            Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out, bytes: 0, chunks: 0 };
-        let read = p.read(&mut into);
+        let mut into = Into {
+            core: &mut self.core,
+            buffers: &self.buffers,
+            path,
+            now,
+            rails,
+            out: &mut out,
+            bytes: 0,
+            chunks: 0,
+            rdma: &mut self.rdma,
+            down: &mut self.down,
+            places: &mut self.places,
+            bye: false,
+        };
+        // The queue pair first: the socket may say that the peer has closed.
+        let read = own.as_mut().map_or(Ok(()), |r| r.read(&mut into)).and_then(|()| p.read(&mut into));
+        p.bye |= into.bye;
         common.counts.received.fetch_add(into.bytes, Ordering::Relaxed);
         common.counts.chunks.fetch_add(into.chunks, Ordering::Relaxed);
         if p.bye {
             self.bye_since.get_or_insert(now);
         }
         let freed = !out.done.is_empty();
-        self.say(out);
+        let is_down = own.as_ref().zip(self.down.get(path)).is_some_and(|(r, down)| r.dial <= *down);
+        if let Some(r) = self.rdma.get_mut(path).filter(|_| !is_down) {
+            *r = own;
+        }
+        self.say(out, common);
         match read {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::InvalidData => {
@@ -424,8 +555,9 @@ impl Connection {
         {
             loop {
                 let mut ready = [false; PATHS_MAX];
-                for (r, p) in ready.iter_mut().zip(&self.paths) {
-                    *r = p.as_ref().is_some_and(Path::is_ready);
+                for ((r, p), rdma) in ready.iter_mut().zip(&self.paths).zip(&self.rdma) {
+                    let is_ready = p.as_ref().is_some_and(Path::is_ready);
+                    *r = is_ready && rdma.as_ref().is_none_or(Rdma::takes_chunk);
                 }
                 let Core::Send(s) = &mut self.core else { break };
                 let Some(order) = s.next(now, &ready, rails) else { break };
@@ -433,6 +565,15 @@ impl Connection {
                     && let Some(c) = common.counts.bytes.get(rail)
                 {
                     c.fetch_add(u64::from(order.bytes), Ordering::Relaxed);
+                }
+                match self.write_by_device(&order, common) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(e) => {
+                        self.note(order.path, e);
+                        self.lose(order.path, now, rails, after);
+                        continue;
+                    }
                 }
                 if let Some(Some(p)) = self.paths.get_mut(order.path) {
                     p.begin(order);
@@ -444,8 +585,38 @@ impl Connection {
         matches!(&self.core, Core::Send(s) if s.has_unsent())
     }
 
+    /// Writes a chunk over its path's queue pair. False: it goes over TCP, because it goes again, or a buffer is not registered for the rail.
+    fn write_by_device(&mut self, order: &Order, common: &Common) -> io::Result<bool> {
+        let Some(Some(r)) = self.rdma.get_mut(order.path).filter(|_| !order.is_repeated) else { return Ok(false) };
+        let place = self.places.get(&order.chunk.sequence).and_then(|p| p.all.get(usize::from(order.chunk.sub)));
+        let to = place.and_then(|p| Some((p.address.checked_add(order.offset)?, *p.keys.get(order.path)?)));
+        let buffer = self.buffers.get(order.request as usize).and_then(|b| b[0]);
+        let (Some((address, rkey)), Some(buffer), Some(rail)) = (to, buffer, self.rails.get(order.path)) else {
+            return Ok(false);
+        };
+        let keys = common.regions.keys(&buffer, *rail);
+        let lkey = match keys {
+            Some((lkey, _)) => lkey,
+            None if order.bytes == 0 => 0,
+            None => return Ok(false),
+        };
+        if rkey == 0 && order.bytes > 0 {
+            return Ok(false);
+        }
+        let part = Part { address: buffer.address() + order.offset, bytes: order.bytes, lkey };
+        r.write(order.chunk, order.total, part, (address, rkey))?;
+        common.counts.rdma.fetch_add(u64::from(order.bytes), Ordering::Relaxed);
+        Ok(true)
+    }
+
     /// Writes what waits on all paths.
     pub fn flush(&mut self, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+        for i in 0..PATHS_MAX {
+            if let Some(Err(e)) = self.rdma.get_mut(i).and_then(Option::as_mut).map(Rdma::flush) {
+                self.note(i, e);
+                self.lose(i, now, rails, after);
+            }
+        }
         for i in 0..PATHS_MAX {
             if self.paths.get(i).and_then(|p| p.as_ref()).is_some_and(|p| !p.is_flushed() && !p.wants_room) {
                 self.write(i, now, rails, after);
@@ -476,14 +647,12 @@ impl Connection {
 
     /// The program closes the connection.
     pub fn close(&mut self, now: Micros, common: &Common, after: &mut After) {
-        self.shared.pool.fail_all();
         self.detach(after);
+        self.shared.pool.fail_all();
         self.failed = true;
         self.closing = Some(now + LINGER_US);
         common.lingering.fetch_add(1, Ordering::Relaxed);
-        for p in self.paths.iter_mut().flatten() {
-            p.say(&Frame::Bye);
-        }
+        (0..PATHS_MAX).for_each(|p| self.say_on(p, &Frame::Bye, common));
         self.shared.set_detached();
     }
 
@@ -518,10 +687,11 @@ impl Connection {
             self.note(path, "nothing arrives");
             self.lose(path, now, rails, after);
         }
-        self.say(out);
+        self.say(out, common);
         let over = |since: Option<Micros>, limit| since.is_some_and(|t| now >= t + limit);
         if let Some(until) = self.closing {
-            let idle = self.paths.iter().flatten().all(|p| p.is_flushed() && p.bye);
+            let idle = self.paths.iter().flatten().all(|p| p.is_flushed() && p.bye)
+                && self.rdma.iter().flatten().all(Rdma::is_idle);
             return now < until && !idle;
         }
         let connecting = self.shared.status() == Status::Connecting;

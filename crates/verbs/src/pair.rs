@@ -52,7 +52,10 @@ pub struct Address {
 pub enum Event<'a> {
     Message(&'a [u8]),
     /// `bytes` were written to this side's memory.
-    Written { immediate: u32, bytes: u32 },
+    Written {
+        immediate: u32,
+        bytes: u32,
+    },
 }
 
 /// See the module documentation.
@@ -74,7 +77,8 @@ pub struct Pair {
 // SAFETY: a pair is used by one thread at a time; the library does not care which.
 unsafe impl Send for Pair {}
 
-const SLAB: std::alloc::Layout = match std::alloc::Layout::from_size_align((RECEIVES + MESSAGES) * MESSAGE_BYTES, 4096) {
+const SLAB: std::alloc::Layout = match std::alloc::Layout::from_size_align((RECEIVES + MESSAGES) * MESSAGE_BYTES, 4096)
+{
     Ok(layout) => layout,
     Err(_) => panic!("no layout"),
 };

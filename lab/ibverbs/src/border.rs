@@ -163,7 +163,9 @@ pub struct DeviceAttributes {
 }
 const _: () = {
     assert!(size_of::<DeviceAttributes>() == 232 && std::mem::offset_of!(DeviceAttributes, qps) == 108);
-    assert!(std::mem::offset_of!(DeviceAttributes, reads) == 144 && std::mem::offset_of!(DeviceAttributes, ports) == 227);
+    assert!(
+        std::mem::offset_of!(DeviceAttributes, reads) == 144 && std::mem::offset_of!(DeviceAttributes, ports) == 227
+    );
 };
 
 #[unsafe(no_mangle)]

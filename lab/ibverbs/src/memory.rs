@@ -25,7 +25,8 @@ static TABLE: RwLock<Option<Table>> = RwLock::new(None);
 /// Registers a range; returns its key, which is no small number: a forgotten one is not found by chance.
 pub fn register(from: u64, bytes: u64, access: i32, pd: usize) -> u32 {
     let mut table = TABLE.write().unwrap_or_else(|e| e.into_inner());
-    let table = table.get_or_insert_with(|| Table { last: std::process::id().wrapping_mul(0x9e37_79b9), ..Table::default() });
+    let table =
+        table.get_or_insert_with(|| Table { last: std::process::id().wrapping_mul(0x9e37_79b9), ..Table::default() });
     table.last = table.last.wrapping_add(0x0001_0003);
     while table.last == 0 || table.ranges.contains_key(&table.last) {
         table.last = table.last.wrapping_add(1);
@@ -58,7 +59,9 @@ pub fn read(part: &Part, pd: usize, to: &mut Vec<u8>) -> bool {
         let at = to.len();
         to.resize(at + part.bytes as usize, 0);
         // SAFETY: the range is registered, so its owner keeps it mapped; `to` has room.
-        unsafe { std::ptr::copy_nonoverlapping(part.address as *const u8, to.as_mut_ptr().add(at), part.bytes as usize) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(part.address as *const u8, to.as_mut_ptr().add(at), part.bytes as usize)
+        };
     })
 }
 

@@ -131,7 +131,9 @@ impl Pair {
             (_, QPS_RESET) => 0,
             (QPS_RESET, QPS_INIT) => mask::PORT | mask::PKEY_INDEX | mask::ACCESS,
             (QPS_INIT, QPS_INIT) => 0,
-            (QPS_INIT, QPS_RTR) => mask::ROUTE | mask::PEER | mask::MTU | mask::RECEIVE_PSN | mask::PEER_READS | mask::RNR_TIMER,
+            (QPS_INIT, QPS_RTR) => {
+                mask::ROUTE | mask::PEER | mask::MTU | mask::RECEIVE_PSN | mask::PEER_READS | mask::RNR_TIMER
+            }
             (QPS_RTR, QPS_RTS) => mask::SEND_PSN | mask::TIMEOUT | mask::RETRIES | mask::RNR_RETRIES | mask::READS,
             (QPS_RTS, QPS_RTS) => 0,
             _ => return INVALID,
@@ -275,7 +277,9 @@ impl Pair {
         match &w.inline {
             Some(inline) => bytes.extend_from_slice(inline),
             None if w.opcode == WR_READ => {}
-            None if !w.parts.iter().all(|p| memory::read(p, self.pd, &mut bytes)) => return Ok(status::LOCAL_PROTECTION),
+            None if !w.parts.iter().all(|p| memory::read(p, self.pd, &mut bytes)) => {
+                return Ok(status::LOCAL_PROTECTION);
+            }
             None => {}
         }
         let asked: u32 = w.parts.iter().map(|p| p.bytes).sum();
