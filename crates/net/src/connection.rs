@@ -5,25 +5,28 @@
 //!      └── no path within CONNECT_US_MAX ──► failed ◄── no path for GONE_US, or the peer closed with requests open ──┘
 //! ```
 
+mod reader;
+mod roads;
+
 use crate::buffer::Buffer;
 use crate::dialer::Dialer;
-use crate::frame::{Chunk, Frame, Slot};
+use crate::frame::{Frame, Slot};
 use crate::handle::RailAddress;
 use crate::limits::{GROUPED_MAX, PATHS_MAX};
-use crate::path::{Path, Reader, Source as Bytes};
+use crate::path::{Path, Source as Bytes};
 use crate::plan::Source;
 use crate::rails::{Cells, View};
-use crate::rdma::{self, Places, Rdma};
+use crate::rdma::{Places, Rdma};
 use crate::reach::Way;
-use crate::receiver::{Place, Receiver};
+use crate::receiver::Receiver;
 use crate::sender::{Micros, Order, Outbox, Sender, Shares};
 use crate::shared::{Common, Job, Link, Post, Shared, Status};
 use crate::sockets::{SILENT_HOST_US_MAX, Socket};
+use reader::Into;
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use verbs::abi::Part;
 
 /// A connection without any path for this time has failed.
 const GONE_US: Micros = 10_000_000;
@@ -87,91 +90,6 @@ pub(crate) struct Connection {
     places: HashMap<u64, Places>,
     /// Rail of this host on every path.
     rails: [usize; PATHS_MAX],
-}
-
-/// Reads for a connection's state machine.
-struct Into<'a, W> {
-    core: &'a mut Core,
-    buffers: &'a [Buffers],
-    path: usize,
-    now: Micros,
-    rails: &'a View<'a, W>,
-    out: &'a mut Outbox,
-    /// Payload bytes that arrived, and their chunks.
-    bytes: u64,
-    chunks: u64,
-    rdma: &'a mut [Option<Rdma>; PATHS_MAX],
-    down: &'a mut [u32; PATHS_MAX],
-    places: &'a mut HashMap<u64, Places>,
-    bye: bool,
-}
-
-fn invalid(e: wire::Malformed) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, e)
-}
-
-impl<W: Cells> Reader for Into<'_, W> {
-    fn place(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<Option<(Buffer, u64)>> {
-        let Core::Receive(r) = &self.core else { return Err(ErrorKind::InvalidData.into()) };
-        Ok(match r.place(chunk, bytes, total).map_err(invalid)? {
-            Place::Discard => None,
-            Place::Into { request, sub, offset } => {
-                let buffer =
-                    self.buffers.get(request as usize).and_then(|b| b.get(usize::from(sub)).copied().flatten());
-                buffer.map(|b| (b, offset))
-            }
-        })
-    }
-
-    fn arrived(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<()> {
-        let Core::Receive(r) = &mut self.core else { return Err(ErrorKind::InvalidData.into()) };
-        self.bytes += u64::from(bytes);
-        self.chunks += 1;
-        r.arrived(self.path, chunk, bytes, total, self.out).map_err(invalid)
-    }
-
-    fn frame(&mut self, frame: Frame) -> io::Result<()> {
-        if let (Frame::Down { path, dial }, Core::Receive(_)) = (&frame, &self.core) {
-            // Before any frame behind it is read: chunks go again, and nothing of the lost pair may arrive after them.
-            if let (Some(d), Some(r)) = (self.down.get_mut(usize::from(*path)), self.rdma.get_mut(usize::from(*path))) {
-                *d = (*d).max(*dial);
-                if r.as_ref().is_some_and(|r| r.dial <= *dial) {
-                    *r = None;
-                }
-            }
-        }
-        match &mut self.core {
-            Core::Send(s) => s.on_frame(self.path, frame, self.now, self.rails, self.out),
-            Core::Receive(r) => r.on_frame(self.path, frame, self.out),
-        }
-        .map_err(invalid)
-    }
-}
-
-impl<W: Cells> rdma::Reader for Into<'_, W> {
-    fn frame(&mut self, frame: Frame) -> io::Result<()> {
-        self.bye |= frame == Frame::Bye;
-        Reader::frame(self, frame)
-    }
-
-    fn places(&mut self, places: Places) -> io::Result<()> {
-        let Core::Send(s) = &self.core else { return Err(ErrorKind::InvalidData.into()) };
-        let base = s.base();
-        if self.places.len() >= PLACES_MAX {
-            self.places.retain(|sequence, _| *sequence >= base);
-        }
-        if self.places.len() < PLACES_MAX && places.sequence >= base {
-            self.places.insert(places.sequence, places);
-        }
-        Ok(())
-    }
-
-    fn written(&mut self, immediate: u32, bytes: u32) -> io::Result<()> {
-        let Core::Receive(r) = &mut self.core else { return Err(ErrorKind::InvalidData.into()) };
-        let (low, sub, index, is_whole) = rdma::read_immediate(immediate);
-        let (chunk, total) = r.written(low, sub, index, is_whole.then_some(bytes.into())).map_err(invalid)?;
-        Reader::arrived(self, chunk, bytes, total)
-    }
 }
 
 /// A socket that becomes a path.
@@ -457,36 +375,6 @@ impl Connection {
         self.say(out, common);
     }
 
-    /// Queues a frame on the queue pair of a path, or on its socket.
-    fn say_on(&mut self, path: usize, frame: &Frame, common: &Common) {
-        let before = match frame {
-            Frame::Announce { sequence, .. } => self.places_of(*sequence, common),
-            _ => Vec::new(),
-        };
-        match (self.rdma.get_mut(path), self.paths.get_mut(path)) {
-            (Some(Some(r)), _) => r.say(&before, frame),
-            (_, Some(Some(p))) => p.say(frame),
-            _ => {}
-        }
-    }
-
-    /// The places of an announced group, for the peer's device; empty if a path has no queue pair or the buffers are not registered.
-    fn places_of(&self, sequence: u64, common: &Common) -> Vec<u8> {
-        let Core::Receive(r) = &self.core else { return Vec::new() };
-        let found = r.request(sequence).and_then(|request| self.buffers.get(request as usize));
-        let Some(buffers) = found.filter(|_| self.rdma.iter().any(Option::is_some)) else { return Vec::new() };
-        let count = buffers.iter().take_while(|b| b.is_some()).count();
-        let mut places = Places { sequence, count, ..Places::default() };
-        for (place, buffer) in places.all.iter_mut().zip(buffers.iter().flatten()) {
-            *place = rdma::Place { address: buffer.address(), ..rdma::Place::default() };
-            for ((key, r), rail) in place.keys.iter_mut().zip(&self.rdma).zip(&self.rails) {
-                let keys = r.as_ref().and_then(|_| common.regions.keys(buffer, *rail));
-                *key = keys.map_or(0, |k| k.1);
-            }
-        }
-        if count == 0 { Vec::new() } else { places.write() }
-    }
-
     fn say(&mut self, out: Outbox, common: &Common) {
         for (path, frame) in &out.frames {
             self.say_on(*path, frame, common);
@@ -583,30 +471,6 @@ impl Connection {
         }
         self.flush(now, rails, after);
         matches!(&self.core, Core::Send(s) if s.has_unsent())
-    }
-
-    /// Writes a chunk over its path's queue pair. False: it goes over TCP, because it goes again, or a buffer is not registered for the rail.
-    fn write_by_device(&mut self, order: &Order, common: &Common) -> io::Result<bool> {
-        let Some(Some(r)) = self.rdma.get_mut(order.path).filter(|_| !order.is_repeated) else { return Ok(false) };
-        let place = self.places.get(&order.chunk.sequence).and_then(|p| p.all.get(usize::from(order.chunk.sub)));
-        let to = place.and_then(|p| Some((p.address.checked_add(order.offset)?, *p.keys.get(order.path)?)));
-        let buffer = self.buffers.get(order.request as usize).and_then(|b| b[0]);
-        let (Some((address, rkey)), Some(buffer), Some(rail)) = (to, buffer, self.rails.get(order.path)) else {
-            return Ok(false);
-        };
-        let keys = common.regions.keys(&buffer, *rail);
-        let lkey = match keys {
-            Some((lkey, _)) => lkey,
-            None if order.bytes == 0 => 0,
-            None => return Ok(false),
-        };
-        if rkey == 0 && order.bytes > 0 {
-            return Ok(false);
-        }
-        let part = Part { address: buffer.address() + order.offset, bytes: order.bytes, lkey };
-        r.write(order.chunk, order.total, part, (address, rkey))?;
-        common.counts.rdma.fetch_add(u64::from(order.bytes), Ordering::Relaxed);
-        Ok(true)
     }
 
     /// Writes what waits on all paths.

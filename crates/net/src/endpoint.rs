@@ -13,7 +13,7 @@ use crate::sockets::Listener;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use verbs::{Library, Nic};
@@ -190,6 +190,7 @@ impl Endpoint {
         let common = Arc::new(Common {
             nics,
             regions: Regions::default(),
+            refused: AtomicBool::new(false),
             settings,
             clock,
             threads,
@@ -231,7 +232,16 @@ impl Endpoint {
     /// Registers memory with the RDMA devices of the rails, so that they may read and write it. Without such devices, or if all refuse, the number is 0 and
     /// the memory's bytes go over TCP.
     pub fn register(&self, buffer: &Buffer) -> Registration {
-        if self.is_forked() { Registration::default() } else { self.common.regions.register(&self.common.nics, buffer) }
+        if self.is_forked() {
+            return Registration::default();
+        }
+        let r = self.common.regions.register(&self.common.nics, buffer);
+        let has_device = self.common.nics.iter().any(Option::is_some);
+        if has_device && r == Registration::default() && !self.common.refused.swap(true, Ordering::Relaxed) {
+            self.common
+                .log("no RDMA device takes the program's memory (is `ulimit -l` too small?): its bytes go over TCP");
+        }
+        r
     }
 
     /// Ends a registration. No request with this memory is open.

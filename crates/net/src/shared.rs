@@ -454,6 +454,8 @@ pub(crate) struct Common {
     pub nics: Vec<Option<Arc<verbs::Nic>>>,
     /// Memory that is registered with them.
     pub regions: crate::regions::Regions,
+    /// A refused registration was logged.
+    pub refused: AtomicBool,
     /// Random number of the process.
     pub owner: u64,
     /// Closed connections whose last bytes are on their way.
