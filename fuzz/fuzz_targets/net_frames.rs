@@ -17,6 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let nonce = [7; 32];
+    let _ = net::rdma::Places::read(bytes);
     let _ = greeting::read_call(bytes);
     let _ = greeting::read_answer(bytes, b"key", &nonce);
     let _ = greeting::read_hello(bytes, b"key", &nonce, &nonce);

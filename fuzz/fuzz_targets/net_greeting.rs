@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(greeting::read_onward(&greeting::onward(KEY, &a, &b, to), KEY, &a, &b), Ok(to));
     }
     let said = sealed(Role::Accepts);
-    if let Ok(Welcome::Accepted(rails)) = greeting::read_welcome(&said, KEY, &a, &b) {
+    if let Ok(Welcome::Accepted(rails, _)) = greeting::read_welcome(&said, KEY, &a, &b) {
         assert!(rails.len() <= RAILS_MAX);
     }
     let _ = greeting::read_through(&said, KEY, &a, &b);

@@ -24,10 +24,23 @@ pub enum Mode {
     Off,
 }
 
+/// `LINKWISE_NET_TRANSPORT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    #[default]
+    Tcp,
+    /// Queue pairs between rails with RDMA devices, TCP between others.
+    Verbs,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// `LINKWISE_NET`: auto, tcp, off.
     pub mode: Mode,
+    /// `LINKWISE_NET_TRANSPORT`: tcp, verbs.
+    pub transport: Transport,
+    /// `LINKWISE_NET_IBVERBS`: path of the library of RDMA devices; `None`: the system's.
+    pub ibverbs: Option<String>,
     /// `LINKWISE_NET_RAILS`: names or addresses of NICs, in the order of the rails; empty: all.
     pub rails: Vec<String>,
     /// `LINKWISE_TOKEN`: shared by the job's processes.
@@ -50,6 +63,8 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             mode: Mode::Auto,
+            transport: Transport::Tcp,
+            ibverbs: None,
             rails: Vec::new(),
             token: String::new(),
             chunk: CHUNK_BYTES_DEFAULT,
@@ -64,7 +79,17 @@ impl Default for Config {
 
 /// Settings of this plugin. Names without `net` belong to the tuner plugin, which checks them; the token is shared.
 const KEYS: Keys = Keys {
-    settings: &["net", "net_rails", "net_chunk", "net_threads", "net_share", "net_relay", "net_plan"],
+    settings: &[
+        "net",
+        "net_rails",
+        "net_chunk",
+        "net_threads",
+        "net_share",
+        "net_relay",
+        "net_plan",
+        "net_transport",
+        "net_ibverbs",
+    ],
     unlisted: &["net_test_gpu_is_host", "token"],
     former: &[],
     is_of_others: |key| key != "net" && !key.starts_with("net_"),
@@ -97,6 +122,7 @@ impl Config {
         let from = Sources::open(&KEYS, &env, &read)?;
         let ours = Config::default();
         let modes = [("auto", Mode::Auto), ("tcp", Mode::Tcp), ("off", Mode::Off)];
+        let transports = [("tcp", Transport::Tcp), ("verbs", Transport::Verbs)];
         let rails = |v: &str| {
             let all: Vec<String> = v.split(',').map(|r| r.trim().to_owned()).filter(|r| !r.is_empty()).collect();
             (1..=RAILS_MAX).contains(&all.len()).then_some(all)
@@ -116,6 +142,8 @@ impl Config {
         };
         let config = Config {
             mode: from.word("net", &modes)?.unwrap_or(ours.mode),
+            transport: from.word("net_transport", &transports)?.unwrap_or(ours.transport),
+            ibverbs: from.get("net_ibverbs").map(|(path, _)| path),
             rails: from
                 .parsed_as("net_rails", &format!("a list of 1 to {RAILS_MAX} NICs"), rails)?
                 .unwrap_or(ours.rails),
@@ -196,6 +224,7 @@ mod tests {
             ("net_rails = ,\n", "/x:1", "not a list"),
             ("net_chunk = 70000\n", "/x:1", "not a power of two"),
             ("net_threads = 0\n", "/x:1", "not a number of threads"),
+            ("net_transport = rdma\n", "/x:1", "`rdma` is none of tcp, verbs"),
             ("net_share = yes\n", "/x:1", "none of 0, 1"),
             ("net_relay = 1\n", "LINKWISE_NET_RELAY", "set LINKWISE_TOKEN"),
             ("net_plan = /p\n", "/x:1", "/p: line 1: `net_plan = /p` is not SENDER PEER RAIL SHARE"),

@@ -1,6 +1,6 @@
 //! Which NICs of the host are rails.
 
-use crate::config::{Config, Mode};
+use crate::config::{Config, Mode, Transport};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -98,8 +98,8 @@ pub fn rails(config: &Config, interfaces: &[Interface], sys: &Sys<'_>) -> Result
         }
         return Ok(all);
     }
-    if config.mode == Mode::Auto && sys.has_rdma() {
-        return Err("the host has RDMA devices, which NCCL's own transport uses (LINKWISE_NET=tcp overrides)".into());
+    if config.mode == Mode::Auto && config.transport == Transport::Tcp && sys.has_rdma() {
+        return Err("the host has RDMA devices, which NCCL's own transport uses (LINKWISE_NET=tcp or LINKWISE_NET_TRANSPORT=verbs overrides)".into());
     }
     let mut all: Vec<Nic> = Vec::new();
     for i in interfaces.iter().filter(|i| i.is_up && !i.ip.is_loopback() && !is_link_local(i.ip)) {
@@ -194,6 +194,7 @@ mod tests {
         std::fs::create_dir_all(root.path().join("class/infiniband/mlx5_0/ports/1")).unwrap();
         std::fs::write(root.path().join("class/infiniband/mlx5_0/ports/1/state"), "4: ACTIVE\n").unwrap();
         assert!(rails(&config, &all, &Sys(root.path())).unwrap_err().contains("RDMA"));
+        assert!(rails(&Config { transport: Transport::Verbs, ..config.clone() }, &all, &Sys(root.path())).is_ok());
         assert!(rails(&Config { mode: Mode::Tcp, ..config }, &all, &Sys(root.path())).is_ok());
     }
 

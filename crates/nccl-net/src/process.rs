@@ -1,9 +1,9 @@
 //! The plugin's state in one process: settings and NICs, read once; the endpoint, started with the first listener or connection.
 
 use crate::abi::{LOG, library, wrap};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Transport};
 use crate::nics::{self, Nic, Sys};
-use net::{Endpoint, Rail, Settings};
+use net::{Endpoint, Rail, Settings, Verbs};
 use plugin_base::read::{READ_TIME_MAX, read_file_until};
 use plugin_base::threads;
 use std::path::Path;
@@ -73,6 +73,8 @@ pub fn endpoint() -> Option<&'static Endpoint> {
             settings.share = offer.config.share;
             settings.relay = offer.config.relay;
             settings.plan = offer.config.plan.clone();
+            settings.verbs =
+                (offer.config.transport == Transport::Verbs).then(|| Verbs { library: offer.config.ibverbs.clone() });
             settings.log = |text| LOG.warn(text);
             settings.spawn = |f| threads::spawn("linkwise-net", f).map(drop);
             if offer.config.threads > 0 {
@@ -82,7 +84,13 @@ pub fn endpoint() -> Option<&'static Endpoint> {
             plugin_base::library::keep();
             library::close_sockets_in_children();
             match Endpoint::start(settings) {
-                Ok(e) => Some(e),
+                Ok(e) => {
+                    let devices: Vec<String> = e.devices().into_iter().flatten().collect();
+                    if !devices.is_empty() {
+                        LOG.info(&format!("RDMA devices {}", devices.join(", ")));
+                    }
+                    Some(e)
+                }
                 Err(e) => {
                     LOG.warn(&format!("the rails cannot be used: {e}"));
                     None
@@ -106,13 +114,14 @@ pub fn log_counts() {
     let get = |a: &std::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
     let bytes: Vec<String> = c.bytes.iter().take(n).map(|b| get(b).to_string()).collect();
     LOG.info(&format!(
-        "{} messages sent; bytes by rail {}, relayed {}; chunks repeated {}, received twice {}; rails lost {}, returned {}",
+        "{} messages sent; bytes by rail {}, relayed {}; chunks repeated {}, received twice {}; rails lost {}, returned {}; bytes written by RDMA devices {}",
         get(&c.messages),
         bytes.join(" "),
         get(&c.relayed),
         get(&c.repeated),
         get(&c.copies),
         get(&c.lost_paths),
-        get(&c.returned_paths)
+        get(&c.returned_paths),
+        get(&c.rdma)
     ));
 }

@@ -1,18 +1,23 @@
 //! Memory of the program that loaded the library. The only module of this crate with `unsafe`.
 //!
 //! **Invariant.** [`Buffer::new`] promises that the memory stays mapped, and that the program leaves it alone (a receive) or unchanged (a send), until
-//! the request is done, has failed, or its connection is closed. The I/O thread drops its copy of the `Buffer` before it reports any of these.
+//! the request is done, has failed, or its connection is closed. The I/O thread drops its copy of the `Buffer` before it reports any of these. Memory that
+//! was registered ([`Endpoint::register`](crate::Endpoint::register)) stays mapped until its registration ends.
 #![allow(unsafe_code)]
 
+use crate::regions::Registration;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use verbs::{Nic, Region};
 
 /// See the module documentation.
 #[derive(Debug, Clone, Copy)]
 pub struct Buffer {
     at: *mut u8,
     bytes: usize,
+    registration: Registration,
 }
 
 // SAFETY: by the invariant the memory is usable from any thread of the process while the buffer exists.
@@ -22,7 +27,25 @@ impl Buffer {
     /// # Safety
     /// `at` points at `bytes` bytes for which the module's invariant holds; it may be null if `bytes` is 0.
     pub unsafe fn new(at: *mut u8, bytes: usize) -> Self {
-        Buffer { at, bytes: if at.is_null() { 0 } else { bytes } }
+        Buffer { at, bytes: if at.is_null() { 0 } else { bytes }, registration: Registration::default() }
+    }
+
+    /// The memory lies in a registered range: devices may reach it.
+    pub fn with(self, registration: Registration) -> Self {
+        Buffer { registration, ..self }
+    }
+
+    pub(crate) fn registration(&self) -> Registration {
+        self.registration
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.at as u64
+    }
+
+    pub(crate) fn register(&self, nic: &Arc<Nic>) -> io::Result<Region> {
+        // SAFETY: by the invariant the memory stays mapped until the registration ends.
+        unsafe { nic.register(self.at, self.bytes) }
     }
 
     /// Size in bytes.

@@ -5,21 +5,26 @@
 //!      └── no path within CONNECT_US_MAX ──► failed ◄── no path for GONE_US, or the peer closed with requests open ──┘
 //! ```
 
+mod reader;
+mod roads;
+
 use crate::buffer::Buffer;
 use crate::dialer::Dialer;
-use crate::frame::{Chunk, Frame, Slot};
+use crate::frame::{Frame, Slot};
 use crate::handle::RailAddress;
 use crate::limits::{GROUPED_MAX, PATHS_MAX};
-use crate::path::{Path, Reader, Source as Bytes};
+use crate::path::{Path, Source as Bytes};
 use crate::plan::Source;
 use crate::rails::{Cells, View};
+use crate::rdma::{Places, Rdma};
 use crate::reach::Way;
-use crate::receiver::{Place, Receiver};
+use crate::receiver::Receiver;
 use crate::sender::{Micros, Order, Outbox, Sender, Shares};
 use crate::shared::{Common, Job, Link, Post, Shared, Status};
 use crate::sockets::{SILENT_HOST_US_MAX, Socket};
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind};
+use reader::Into;
+use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -38,6 +43,9 @@ const BYE_US: Micros = 500_000;
 /// Bytes that a path may be ahead of its share in a plan, which is renewed every 100 ms from what was sent before; and in fixed shares.
 const PLAN_SLACK_BYTES: u64 = 512 << 10;
 const FIXED_SLACK_BYTES: u64 = 64 << 10;
+/// Places that a sender keeps: as many as it keeps announcements.
+const PLACES_MAX: usize = crate::limits::ANNOUNCED_MAX + crate::limits::SENDS_MAX;
+
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one per connection")]
 pub(crate) enum Core {
@@ -72,52 +80,16 @@ pub(crate) struct Connection {
     sent: u64,
     /// The plan whose shares hold.
     plan: u64,
-}
-
-/// Reads for a connection's state machine.
-struct Into<'a, W> {
-    core: &'a mut Core,
-    buffers: &'a [Buffers],
-    path: usize,
-    now: Micros,
-    rails: &'a View<'a, W>,
-    out: &'a mut Outbox,
-    /// Payload bytes that arrived, and their chunks.
-    bytes: u64,
-    chunks: u64,
-}
-
-fn invalid(e: wire::Malformed) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, e)
-}
-
-impl<W: Cells> Reader for Into<'_, W> {
-    fn place(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<Option<(Buffer, u64)>> {
-        let Core::Receive(r) = &self.core else { return Err(ErrorKind::InvalidData.into()) };
-        Ok(match r.place(chunk, bytes, total).map_err(invalid)? {
-            Place::Discard => None,
-            Place::Into { request, sub, offset } => {
-                let buffer =
-                    self.buffers.get(request as usize).and_then(|b| b.get(usize::from(sub)).copied().flatten());
-                buffer.map(|b| (b, offset))
-            }
-        })
-    }
-
-    fn arrived(&mut self, chunk: Chunk, bytes: u32, total: u64) -> io::Result<()> {
-        let Core::Receive(r) = &mut self.core else { return Err(ErrorKind::InvalidData.into()) };
-        self.bytes += u64::from(bytes);
-        self.chunks += 1;
-        r.arrived(self.path, chunk, bytes, total, self.out).map_err(invalid)
-    }
-
-    fn frame(&mut self, frame: Frame) -> io::Result<()> {
-        match &mut self.core {
-            Core::Send(s) => s.on_frame(self.path, frame, self.now, self.rails, self.out),
-            Core::Receive(r) => r.on_frame(self.path, frame, self.out),
-        }
-        .map_err(invalid)
-    }
+    /// The queue pairs of paths that have one.
+    pub rdma: [Option<Rdma>; PATHS_MAX],
+    /// Of every path: the dials up to this one are over. A sender tells its peer; a receiver was told.
+    down: [u32; PATHS_MAX],
+    /// The newest dial of every path.
+    dials: [u32; PATHS_MAX],
+    /// Where the peer's announced receives are.
+    places: HashMap<u64, Places>,
+    /// Rail of this host on every path.
+    rails: [usize; PATHS_MAX],
 }
 
 /// A socket that becomes a path.
@@ -129,6 +101,9 @@ pub(crate) struct NewPath {
     pub socket: Socket,
     /// Key of its events.
     pub key: u64,
+    /// Number of the dial, and the queue pair that was made with it.
+    pub dial: u32,
+    pub rdma: Option<Rdma>,
 }
 
 /// What the I/O thread must do after a call.
@@ -161,6 +136,11 @@ impl Connection {
             cause: None,
             sent: 0,
             plan: 0,
+            rdma: Default::default(),
+            down: [0; PATHS_MAX],
+            dials: [0; PATHS_MAX],
+            places: HashMap::new(),
+            rails: [0; PATHS_MAX],
         }
     }
 
@@ -234,9 +214,22 @@ impl Connection {
     ) {
         let sends = matches!(self.core, Core::Send(_));
         let path = new.path;
+        let (Some(newest), Some(over)) = (self.dials.get_mut(path), self.down.get(path)) else { return };
+        if new.dial < *newest || (!sends && new.dial <= *over) {
+            return; // its dialler has given it up
+        }
+        *newest = new.dial;
         self.drop_path(path, rails, after);
+        if let (Some(r), Some(rail)) = (self.rdma.get_mut(path), self.rails.get_mut(path)) {
+            (*r, *rail) = (new.rdma, new.rail);
+        }
         let Some(slot) = self.paths.get_mut(path) else { return };
-        *slot = Some(Path::new(new.socket, new.key, sends));
+        let mut socket = Path::new(new.socket, new.key, sends);
+        if sends {
+            let over = self.down.iter().enumerate().filter(|(_, dial)| **dial > 0);
+            over.for_each(|(p, dial)| socket.insist(&Frame::Down { path: p as u8, dial: *dial }));
+        }
+        *slot = Some(socket);
         let links = self.dialer.as_ref().and_then(|d| d.ways.get(path)).map_or(1, Way::links);
         let home = self.dialer.as_ref().map_or(0, Dialer::home);
         match &mut self.core {
@@ -261,6 +254,13 @@ impl Connection {
             Core::Receive(r) => r.set_up(path, false),
         }
         after.dropped.extend(self.paths.get_mut(path).and_then(Option::take));
+        let Some(lost) = self.rdma.get_mut(path).and_then(Option::take) else { return };
+        // What was written over it goes again over TCP, after this word.
+        if let (Core::Send(_), Some(down)) = (&self.core, self.down.get_mut(path)) {
+            *down = lost.dial;
+            let word = Frame::Down { path: path as u8, dial: lost.dial };
+            self.paths.iter_mut().flatten().for_each(|p| p.insist(&word));
+        }
     }
 
     /// The path's socket is of no more use.
@@ -294,13 +294,15 @@ impl Connection {
                 common.log(&format!("a connection has failed: {why}"));
             }
             self.shared.fail(why);
-            self.paths.iter_mut().flatten().for_each(|p| p.say(&Frame::Bye));
+            (0..PATHS_MAX).for_each(|p| self.say_on(p, &Frame::Bye, common));
         }
     }
 
     /// Drops all copies of the program's buffers, and the paths that are writing from one: no zeros may arrive for a message that is still expected.
     fn detach(&mut self, after: &mut After) {
         if self.has_open() {
+            // Devices leave the buffers alone from here on.
+            self.rdma = Default::default();
             for p in &mut self.paths {
                 if p.as_ref().is_some_and(Path::has_chunk) {
                     after.dropped.extend(p.take());
@@ -370,14 +372,12 @@ impl Connection {
             }
             self.posts.pop_front();
         }
-        self.say(out);
+        self.say(out, common);
     }
 
-    fn say(&mut self, out: Outbox) {
+    fn say(&mut self, out: Outbox, common: &Common) {
         for (path, frame) in &out.frames {
-            if let Some(Some(p)) = self.paths.get_mut(*path) {
-                p.say(frame);
-            }
+            self.say_on(*path, frame, common);
         }
         for (request, sizes) in &out.done {
             if let Some(b) = self.buffers.get_mut(*request as usize) {
@@ -390,17 +390,36 @@ impl Connection {
     /// Reads a path that is readable.
     pub fn read(&mut self, path: usize, now: Micros, rails: &View<'_, impl Cells>, common: &Common, after: &mut After) {
         let Some(Some(p)) = self.paths.get_mut(path) else { return };
+        let mut own = self.rdma.get_mut(path).and_then(Option::take);
         let mut out = Outbox::default();
-        let mut into =
-            Into { core: &mut self.core, buffers: &self.buffers, path, now, rails, out: &mut out, bytes: 0, chunks: 0 };
-        let read = p.read(&mut into);
+        let mut into = Into {
+            core: &mut self.core,
+            buffers: &self.buffers,
+            path,
+            now,
+            rails,
+            out: &mut out,
+            bytes: 0,
+            chunks: 0,
+            rdma: &mut self.rdma,
+            down: &mut self.down,
+            places: &mut self.places,
+            bye: false,
+        };
+        // The queue pair first: the socket may say that the peer has closed.
+        let read = own.as_mut().map_or(Ok(()), |r| r.read(&mut into)).and_then(|()| p.read(&mut into));
+        p.bye |= into.bye;
         common.counts.received.fetch_add(into.bytes, Ordering::Relaxed);
         common.counts.chunks.fetch_add(into.chunks, Ordering::Relaxed);
         if p.bye {
             self.bye_since.get_or_insert(now);
         }
         let freed = !out.done.is_empty();
-        self.say(out);
+        let is_down = own.as_ref().zip(self.down.get(path)).is_some_and(|(r, down)| r.dial <= *down);
+        if let Some(r) = self.rdma.get_mut(path).filter(|_| !is_down) {
+            *r = own;
+        }
+        self.say(out, common);
         match read {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::InvalidData => {
@@ -424,8 +443,9 @@ impl Connection {
         {
             loop {
                 let mut ready = [false; PATHS_MAX];
-                for (r, p) in ready.iter_mut().zip(&self.paths) {
-                    *r = p.as_ref().is_some_and(Path::is_ready);
+                for ((r, p), rdma) in ready.iter_mut().zip(&self.paths).zip(&self.rdma) {
+                    let is_ready = p.as_ref().is_some_and(Path::is_ready);
+                    *r = is_ready && rdma.as_ref().is_none_or(Rdma::takes_chunk);
                 }
                 let Core::Send(s) = &mut self.core else { break };
                 let Some(order) = s.next(now, &ready, rails) else { break };
@@ -433,6 +453,15 @@ impl Connection {
                     && let Some(c) = common.counts.bytes.get(rail)
                 {
                     c.fetch_add(u64::from(order.bytes), Ordering::Relaxed);
+                }
+                match self.write_by_device(&order, common) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(e) => {
+                        self.note(order.path, e);
+                        self.lose(order.path, now, rails, after);
+                        continue;
+                    }
                 }
                 if let Some(Some(p)) = self.paths.get_mut(order.path) {
                     p.begin(order);
@@ -446,6 +475,12 @@ impl Connection {
 
     /// Writes what waits on all paths.
     pub fn flush(&mut self, now: Micros, rails: &View<'_, impl Cells>, after: &mut After) {
+        for i in 0..PATHS_MAX {
+            if let Some(Err(e)) = self.rdma.get_mut(i).and_then(Option::as_mut).map(Rdma::flush) {
+                self.note(i, e);
+                self.lose(i, now, rails, after);
+            }
+        }
         for i in 0..PATHS_MAX {
             if self.paths.get(i).and_then(|p| p.as_ref()).is_some_and(|p| !p.is_flushed() && !p.wants_room) {
                 self.write(i, now, rails, after);
@@ -476,14 +511,12 @@ impl Connection {
 
     /// The program closes the connection.
     pub fn close(&mut self, now: Micros, common: &Common, after: &mut After) {
-        self.shared.pool.fail_all();
         self.detach(after);
+        self.shared.pool.fail_all();
         self.failed = true;
         self.closing = Some(now + LINGER_US);
         common.lingering.fetch_add(1, Ordering::Relaxed);
-        for p in self.paths.iter_mut().flatten() {
-            p.say(&Frame::Bye);
-        }
+        (0..PATHS_MAX).for_each(|p| self.say_on(p, &Frame::Bye, common));
         self.shared.set_detached();
     }
 
@@ -518,10 +551,11 @@ impl Connection {
             self.note(path, "nothing arrives");
             self.lose(path, now, rails, after);
         }
-        self.say(out);
+        self.say(out, common);
         let over = |since: Option<Micros>, limit| since.is_some_and(|t| now >= t + limit);
         if let Some(until) = self.closing {
-            let idle = self.paths.iter().flatten().all(|p| p.is_flushed() && p.bye);
+            let idle = self.paths.iter().flatten().all(|p| p.is_flushed() && p.bye)
+                && self.rdma.iter().flatten().all(Rdma::is_idle);
             return now < until && !idle;
         }
         let connecting = self.shared.status() == Status::Connecting;

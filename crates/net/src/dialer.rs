@@ -35,6 +35,8 @@ pub(crate) struct Dialer {
     dials: [Dial; PATHS_MAX],
     pauses: [Micros; PATHS_MAX],
     first_up: Option<Micros>,
+    /// Number of dials so far.
+    count: u32,
 }
 
 /// The paths between two hosts: every local rail with a rail of the peer in the same subnet, the one of the same number if there are several. A local
@@ -72,8 +74,19 @@ impl Dialer {
         let over_relays = common.settings.relay && handle.host != common.host;
         let ways = if over_relays { Vec::new() } else { pairs(&common.addresses, &remote, home) };
         let (dials, pauses) = ([Dial::At(0); PATHS_MAX], [PAUSE_US; PATHS_MAX]);
-        let mut d =
-            Dialer { handle, secret, connection, remote, ways, rail: home, over_relays, dials, pauses, first_up: None };
+        let mut d = Dialer {
+            handle,
+            secret,
+            connection,
+            remote,
+            ways,
+            rail: home,
+            over_relays,
+            dials,
+            pauses,
+            first_up: None,
+            count: 0,
+        };
         d.find_ways(common, 0);
         d
     }
@@ -130,6 +143,12 @@ impl Dialer {
             }
         }
         due
+    }
+
+    /// The number of the next dial.
+    pub fn number(&mut self) -> u32 {
+        self.count = self.count.saturating_add(1);
+        self.count
     }
 
     /// The attempt failed, or the path was lost.

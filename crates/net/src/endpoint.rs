@@ -4,6 +4,7 @@ use crate::buffer::Buffer;
 use crate::handle::{HANDLE_BYTES, Handle, SECRET_BYTES, STATE_AT};
 use crate::io::Io;
 use crate::limits::{ANNOUNCED_MAX, CHUNK_BYTES_DEFAULT, GROUPED_MAX, RAILS_MAX, SENDS_MAX};
+use crate::regions::{Regions, Registration};
 use crate::request::Request;
 use crate::sender::RequestId;
 use crate::share::Boards;
@@ -12,9 +13,10 @@ use crate::sockets::Listener;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use verbs::{Library, Nic};
 
 /// Receive groups that a connection has at once.
 pub(crate) const RECEIVES_MAX: usize = ANNOUNCED_MAX;
@@ -53,10 +55,31 @@ pub struct Settings {
     /// Whether this process lends its links to other hosts of the job, and uses theirs. Needs a token. A rail then reaches its own subnet only.
     pub relay: bool,
     pub plan: crate::plan::Source,
+    /// Paths between rails with RDMA devices have queue pairs; without a library or a device they have TCP alone.
+    pub verbs: Option<Verbs>,
     /// Takes lines for the program's log. Called on I/O threads.
     pub log: fn(&str),
     /// Called to start a thread.
     pub spawn: fn(Box<dyn FnOnce() + Send>) -> io::Result<()>,
+}
+
+/// The library of RDMA devices.
+#[derive(Debug, Clone, Default)]
+pub struct Verbs {
+    /// Its path; `None`: the system's libibverbs.
+    pub library: Option<String>,
+}
+
+/// The RDMA device of every rail.
+fn nics(settings: &Settings) -> Vec<Option<Arc<Nic>>> {
+    let Some(verbs) = &settings.verbs else { return Vec::new() };
+    match Library::open(verbs.library.as_deref()) {
+        Ok(library) => settings.rails.iter().map(|r| Nic::with_address(library, r.ip)).collect(),
+        Err(e) => {
+            (settings.log)(&format!("no RDMA: {e}; all bytes go over TCP"));
+            Vec::new()
+        }
+    }
 }
 
 fn spawn(f: Box<dyn FnOnce() + Send>) -> io::Result<()> {
@@ -77,6 +100,7 @@ impl Settings {
             share: true,
             relay: false,
             plan: crate::plan::Source::Common,
+            verbs: None,
             log: |_| {},
             spawn,
         }
@@ -159,7 +183,14 @@ impl Endpoint {
         }
         let count = settings.threads.clamp(1, THREADS_MAX);
         let threads = (0..count).map(|_| Thread::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+        let nics = nics(&settings);
+        for (rail, _) in settings.rails.iter().zip(&nics).filter(|(_, nic)| nic.is_none()) {
+            (settings.log)(&format!("no RDMA device has the address {} of rail {}: it uses TCP", rail.ip, rail.name));
+        }
         let common = Arc::new(Common {
+            nics,
+            regions: Regions::default(),
+            refused: AtomicBool::new(false),
             settings,
             clock,
             threads,
@@ -196,6 +227,33 @@ impl Endpoint {
 
     pub fn counts(&self) -> &Counts {
         &self.common.counts
+    }
+
+    /// Registers memory with the RDMA devices of the rails, so that they may read and write it. Without such devices, or if all refuse, the number is 0 and
+    /// the memory's bytes go over TCP.
+    pub fn register(&self, buffer: &Buffer) -> Registration {
+        if self.is_forked() {
+            return Registration::default();
+        }
+        let r = self.common.regions.register(&self.common.nics, buffer);
+        let has_device = self.common.nics.iter().any(Option::is_some);
+        if has_device && r == Registration::default() && !self.common.refused.swap(true, Ordering::Relaxed) {
+            self.common
+                .log("no RDMA device takes the program's memory (is `ulimit -l` too small?): its bytes go over TCP");
+        }
+        r
+    }
+
+    /// Ends a registration. No request with this memory is open.
+    pub fn deregister(&self, r: Registration) {
+        if !self.is_forked() {
+            self.common.regions.deregister(r);
+        }
+    }
+
+    /// Names of the RDMA devices by rail.
+    pub fn devices(&self) -> Vec<Option<String>> {
+        self.common.nics.iter().map(|n| n.as_ref().map(|n| n.name().to_owned())).collect()
     }
 
     /// True if the processes of this host share a board.

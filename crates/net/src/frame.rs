@@ -86,6 +86,17 @@ pub enum Frame {
     },
     /// The side closes the connection in order.
     Bye,
+    /// Chunks of this message, of `total` bytes, are written over the same queue pair from now on.
+    Begin {
+        sequence: u64,
+        sub: u8,
+        total: u64,
+    },
+    /// The queue pair of this path that came with dial `dial`, and all before, are lost: what was written over them goes again.
+    Down {
+        path: u8,
+        dial: u32,
+    },
 }
 
 const DATA: u8 = 1;
@@ -95,6 +106,8 @@ const ACK: u8 = 4;
 const PING: u8 = 5;
 const PONG: u8 = 6;
 const BYE: u8 = 7;
+const BEGIN: u8 = 8;
+const DOWN: u8 = 9;
 
 impl Frame {
     /// Appends the frame without the payload.
@@ -110,6 +123,8 @@ impl Frame {
             Frame::Ping { number } => (PING, none, 0, 0, 0, number),
             Frame::Pong { number } => (PONG, none, 0, 0, 0, number),
             Frame::Bye => (BYE, none, 0, 0, 0, 0),
+            Frame::Begin { sequence, sub, total } => (BEGIN, Chunk { sequence, sub, index: 0 }, 0, 0, 0, total),
+            Frame::Down { path, dial } => (DOWN, none, path, 0, 0, u64::from(dial)),
         };
         to.extend_from_slice(&[kind, chunk.sub, path, count]);
         to.extend_from_slice(&chunk.index.to_le_bytes());
@@ -164,6 +179,9 @@ impl Frame {
             PING => Frame::Ping { number: total },
             PONG => Frame::Pong { number: total },
             BYE => Frame::Bye,
+            BEGIN if total > MESSAGE_BYTES_MAX => return Err(Malformed("a message is too large")),
+            BEGIN => Frame::Begin { sequence, sub, total },
+            DOWN => Frame::Down { path, dial: u32::try_from(total).map_err(|_| Malformed("a dial is out of range"))? },
             _ => return Err(Malformed("there is no frame of this kind")),
         };
         Ok(Some((frame, HEADER_BYTES)))
@@ -242,6 +260,12 @@ mod tests {
             any::<u64>().prop_map(|number| Frame::Ping { number }),
             any::<u64>().prop_map(|number| Frame::Pong { number }),
             Just(Frame::Bye),
+            (any::<u64>(), 0u8..8, 0..MESSAGE_BYTES_MAX).prop_map(|(sequence, sub, total)| Frame::Begin {
+                sequence,
+                sub,
+                total
+            }),
+            (0u8..8, any::<u32>()).prop_map(|(path, dial)| Frame::Down { path, dial }),
         ]
     }
 

@@ -23,15 +23,17 @@
 use crate::handle::RailAddress;
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, PATHS_MAX, RAILS_MAX};
 use std::net::SocketAddr;
+use verbs::Address;
 use wire::auth::{self, NONCE_BYTES, Nonce, PROOF_BYTES, Role, Seal, TAG_BYTES};
 use wire::{Malformed, Reader, Writer};
 
-const MAGIC: &[u8; 8] = b"lnkwnet1";
+const MAGIC: &[u8; 8] = b"lnkwnet2";
 pub const CALL_BYTES: usize = 8 + 8 + NONCE_BYTES;
 pub const ANSWER_BYTES: usize = 8 + NONCE_BYTES + PROOF_BYTES;
-const HELLO_BODY_BYTES: usize = 24;
+const PAIR_BYTES: usize = 32;
+const HELLO_BODY_BYTES: usize = 24 + PAIR_BYTES;
 pub const HELLO_BYTES: usize = PROOF_BYTES + HELLO_BODY_BYTES + TAG_BYTES;
-const WELCOME_BODY_BYTES: usize = 4 + RAILS_MAX * 20;
+const WELCOME_BODY_BYTES: usize = 4 + PAIR_BYTES + RAILS_MAX * 20;
 const ONWARD_BODY_BYTES: usize = 24;
 pub const ONWARD_BYTES: usize = PROOF_BYTES + ONWARD_BODY_BYTES + TAG_BYTES;
 const THROUGH_BODY_BYTES: usize = 8;
@@ -50,13 +52,17 @@ pub struct Hello {
     pub chunk: u32,
     /// The rail of the accepting host that this path ends at.
     pub rail: u8,
+    /// Number of the dial: grows with every one of the connection.
+    pub dial: u32,
+    /// The queue pair that the dialling side offers.
+    pub pair: Option<Address>,
 }
 
 /// What the accepting side says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Welcome {
-    /// Its rails.
-    Accepted(Vec<RailAddress>),
+    /// Its rails, and its queue pair if it takes the offer.
+    Accepted(Vec<RailAddress>, Option<Address>),
     /// The listener is closed and the connection unknown.
     Refused,
 }
@@ -102,9 +108,24 @@ pub fn read_answer(bytes: &[u8], key: &[u8], a: &Nonce) -> Result<Nonce, Malform
     if auth::is_proof(r.take(PROOF_BYTES)?, key, Role::Accepts, a, &b) { Ok(b) } else { Err(Malformed("wrong token")) }
 }
 
+/// A pair that is not there is all zero.
+fn write_pair(w: &mut Writer, pair: Option<&Address>) {
+    let a = pair.copied().unwrap_or_default();
+    w.u32(a.number).u32(a.psn).raw(&a.gid).u8(a.mtu).raw(&[0; 7]);
+}
+
+fn read_pair(r: &mut Reader<'_>) -> Result<Option<Address>, Malformed> {
+    let (number, psn) = (r.u32()?, r.u32()?);
+    let gid = r.take(16)?.try_into().map_err(|_| Malformed("no address"))?;
+    let mtu = r.u8()?;
+    r.take(7)?;
+    Ok((mtu > 0).then_some(Address { number, psn, gid, mtu }))
+}
+
 pub fn hello(key: &[u8], a: &Nonce, b: &Nonce, h: &Hello) -> Vec<u8> {
     let mut body = Writer::default();
-    body.u64(h.connection).u8(h.path).u8(h.rail).u16(0).u32(h.chunk).u64(0);
+    body.u64(h.connection).u8(h.path).u8(h.rail).u16(0).u32(h.chunk).u64(h.dial.into());
+    write_pair(&mut body, h.pair.as_ref());
     let mut w = Writer::default();
     w.raw(&auth::proof(key, Role::Connects, a, b)).raw(&body.0);
     w.raw(&Seal::new(key, Role::Connects, a, b).tag(&body.0));
@@ -121,12 +142,13 @@ pub fn read_hello(bytes: &[u8], key: &[u8], a: &Nonce, b: &Nonce) -> Result<Hell
     let body = Seal::new(key, Role::Accepts, a, b).open(r.rest()).ok_or(Malformed("a hello was changed"))?;
     let mut r = Reader::new(body);
     let (connection, path, rail, _, chunk) = (r.u64()?, r.u8()?, r.u8()?, r.u16()?, r.u32()?);
-    r.u64()?;
+    let dial = u32::try_from(r.u64()?).map_err(|_| Malformed("a dial is out of range"))?;
+    let pair = read_pair(&mut r)?;
     r.end()?;
     if usize::from(path) >= PATHS_MAX || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {
         return Err(Malformed("a path is out of range"));
     }
-    Ok(Hello { connection, path, chunk, rail })
+    Ok(Hello { connection, path, chunk, rail, dial, pair })
 }
 
 pub fn welcome(key: &[u8], a: &Nonce, b: &Nonce, w: &Welcome) -> Vec<u8> {
@@ -135,8 +157,9 @@ pub fn welcome(key: &[u8], a: &Nonce, b: &Nonce, w: &Welcome) -> Vec<u8> {
         Welcome::Refused => {
             body.u8(1);
         }
-        Welcome::Accepted(rails) => {
-            body.u8(0).u8(rails.len().min(RAILS_MAX) as u8);
+        Welcome::Accepted(rails, pair) => {
+            body.u8(0).u8(rails.len().min(RAILS_MAX) as u8).u16(0);
+            write_pair(&mut body, pair.as_ref());
             rails.iter().take(RAILS_MAX).for_each(|a| a.write(&mut body));
         }
     }
@@ -158,7 +181,9 @@ pub fn read_welcome(bytes: &[u8], key: &[u8], a: &Nonce, b: &Nonce) -> Result<We
     if usize::from(n) > RAILS_MAX {
         return Err(Malformed("too many rails"));
     }
-    Ok(Welcome::Accepted((0..n).map(|_| RailAddress::read(&mut r)).collect::<Result<_, _>>()?))
+    r.u16()?;
+    let pair = read_pair(&mut r)?;
+    Ok(Welcome::Accepted((0..n).map(|_| RailAddress::read(&mut r)).collect::<Result<_, _>>()?, pair))
 }
 
 /// The key of greetings with relays.
@@ -208,23 +233,28 @@ pub fn read_through(bytes: &[u8], key: &[u8], a: &Nonce, b: &Nonce) -> Result<bo
 mod tests {
     use super::*;
 
+    fn said() -> Hello {
+        let pair = Some(Address { number: 77, psn: 5, gid: [3; 16], mtu: 5 });
+        Hello { connection: 9, path: 3, chunk: 65536, rail: 2, dial: 4, pair }
+    }
+
     fn exchange(connects: &[u8], accepts: &[u8]) -> Result<(Hello, Welcome), Malformed> {
         let (a, b) = (auth::nonce().unwrap(), auth::nonce().unwrap());
         let (listener, a_read) = read_call(&call(7, &a))?;
         assert_eq!((listener, a_read), (7, a));
         let b_read = read_answer(&answer(accepts, &a, &b), connects, &a)?;
         assert_eq!(b_read, b);
-        let said = Hello { connection: 9, path: 3, chunk: 65536, rail: 2 };
+        let said = said();
         let hello = read_hello(&hello(connects, &a, &b, &said), accepts, &a, &b)?;
         let rails = vec![RailAddress { ip: "10.0.0.1".parse().unwrap(), prefix: 24, port: 5 }; 16];
-        Ok((hello, read_welcome(&welcome(accepts, &a, &b, &Welcome::Accepted(rails)), connects, &a, &b)?))
+        Ok((hello, read_welcome(&welcome(accepts, &a, &b, &Welcome::Accepted(rails, said.pair)), connects, &a, &b)?))
     }
 
     #[test]
     fn sides_with_one_key_understand_each_other_and_others_learn_nothing() {
         let (hello, welcome) = exchange(b"k", b"k").unwrap();
-        assert_eq!(hello, Hello { connection: 9, path: 3, chunk: 65536, rail: 2 });
-        assert!(matches!(welcome, Welcome::Accepted(rails) if rails.len() == 16));
+        assert_eq!(hello, said());
+        assert!(matches!(welcome, Welcome::Accepted(rails, pair) if rails.len() == 16 && pair == said().pair));
         assert_eq!(exchange(b"k", b"j"), Err(Malformed("wrong token")));
     }
 
@@ -252,7 +282,7 @@ mod tests {
     #[test]
     fn a_changed_hello_or_welcome_is_refused() {
         let (a, b) = (auth::nonce().unwrap(), auth::nonce().unwrap());
-        let said = hello(b"k", &a, &b, &Hello { connection: 9, path: 3, chunk: 65536, rail: 2 });
+        let said = hello(b"k", &a, &b, &said());
         let back = welcome(b"k", &a, &b, &Welcome::Refused);
         assert_eq!((said.len(), back.len()), (HELLO_BYTES, WELCOME_BYTES));
         assert_eq!((call(1, &a).len(), answer(b"k", &a, &b).len()), (CALL_BYTES, ANSWER_BYTES));

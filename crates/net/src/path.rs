@@ -114,6 +114,11 @@ impl Path {
         }
     }
 
+    /// As [`say`](Path::say), but whatever waits.
+    pub fn insist(&mut self, frame: &Frame) {
+        frame.write(&mut self.control);
+    }
+
     /// Begins a chunk. [`is_ready`](Path::is_ready) must hold.
     pub fn begin(&mut self, order: Order) {
         let mut head = Vec::with_capacity(HEADER_BYTES);

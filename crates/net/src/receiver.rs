@@ -77,6 +77,12 @@ impl Receiver {
         self.groups.iter().filter(|g| !g.is_complete()).count()
     }
 
+    /// The request of an announced group.
+    pub fn request(&self, sequence: u64) -> Option<RequestId> {
+        let i = usize::try_from(sequence.checked_sub(self.base)?).ok()?;
+        self.groups.get(i).map(|g| g.request)
+    }
+
     /// Number of chunks that arrived again.
     pub fn copies(&self) -> u64 {
         self.copies
@@ -110,11 +116,49 @@ impl Receiver {
                 out.frames.push((path, Frame::Pong { number }));
                 Ok(())
             }
-            Frame::Pong { .. } | Frame::Bye => Ok(()),
+            Frame::Begin { sequence, sub, total } => self.begin(sequence, sub, total),
+            Frame::Pong { .. } | Frame::Bye | Frame::Down { .. } => Ok(()),
             Frame::Data { .. } | Frame::Announce { .. } | Frame::Ack { .. } => {
                 Err(Malformed("a sender sent a frame of receivers"))
             }
         }
+    }
+
+    /// The size of a message whose chunks are written by the peer's device.
+    fn begin(&mut self, sequence: u64, sub: u8, total: u64) -> Result<(), Malformed> {
+        let Some(i) = sequence.checked_sub(self.base) else { return Ok(()) };
+        let group = self.groups.get_mut(i as usize).ok_or(Malformed("a message begins that no receive expects"))?;
+        let message = group.messages.get_mut(usize::from(sub)).ok_or(Malformed("a group has no such message"))?;
+        if total > message.slot.room {
+            return Err(Malformed("a message is larger than its buffer"));
+        }
+        match &message.begun {
+            Some((t, _)) if *t != total => Err(Malformed("a message changes its size")),
+            Some(_) => Ok(()),
+            None => {
+                message.begun = Some((total, Bitmap::new(chunk_count(self.chunk, total))));
+                Ok(())
+            }
+        }
+    }
+
+    /// A chunk that the peer's device wrote, and the size of its message. `low`: the low bits of its sequence. `whole`: its size if it is the whole message.
+    ///
+    /// # Errors
+    /// The message has not begun.
+    pub fn written(&self, low: u16, sub: u8, index: u32, whole: Option<u64>) -> Result<(Chunk, u64), Malformed> {
+        let ahead = low.wrapping_sub(self.base as u16);
+        let sequence = match ahead {
+            0..0x8000 => self.base + u64::from(ahead),
+            _ => self.base.saturating_sub(u64::from(ahead.wrapping_neg())),
+        };
+        let chunk = Chunk { sequence, sub, index };
+        let begun = || {
+            let group = self.groups.get(usize::try_from(sequence.checked_sub(self.base)?).ok()?)?;
+            Some(group.messages.get(usize::from(sub))?.begun.as_ref()?.0)
+        };
+        let total = whole.or_else(begun).ok_or(Malformed("a chunk is written of a message that has not begun"))?;
+        Ok((chunk, total))
     }
 
     /// Where the payload of a `Data` frame belongs. To be asked again before every write into a buffer: the chunk may have arrived over another path

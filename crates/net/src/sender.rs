@@ -53,6 +53,8 @@ pub struct Order {
     pub bytes: u32,
     /// Size of the message.
     pub total: u64,
+    /// The chunk was given to a path before.
+    pub is_repeated: bool,
 }
 
 #[derive(Debug)]
@@ -240,6 +242,11 @@ impl Sender {
         true
     }
 
+    /// Groups below are done: their places are of no more use.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
     /// Number of sends that are not done.
     pub fn sends(&self) -> usize {
         self.sends
@@ -274,7 +281,9 @@ impl Sender {
                 Ok(())
             }
             Frame::Bye => Ok(()),
-            Frame::Data { .. } | Frame::Announced { .. } => Err(Malformed("a receiver sent a frame of senders")),
+            Frame::Data { .. } | Frame::Announced { .. } | Frame::Begin { .. } | Frame::Down { .. } => {
+                Err(Malformed("a receiver sent a frame of senders"))
+            }
         }
     }
 
@@ -410,14 +419,14 @@ impl Sender {
             return None;
         }
         let path = self.choose(ready, rails)?;
-        let chunk = match self.again.pop_front() {
-            Some(c) => c,
-            None => self.take_unsent()?,
+        let (chunk, is_repeated) = match self.again.pop_front() {
+            Some(c) => (c, true),
+            None => (self.take_unsent()?, false),
         };
         let m = self.message(chunk.sequence, chunk.sub)?;
         let offset = u64::from(chunk.index) * m.chunk;
         let bytes = (m.total - offset).min(m.chunk) as u32;
-        let order = Order { path, request: m.request, chunk, offset, bytes, total: m.total };
+        let order = Order { path, request: m.request, chunk, offset, bytes, total: m.total, is_repeated };
         let p = self.paths.get_mut(path)?;
         p.held.push_back(Held { chunk, bytes, at: now });
         p.held_bytes += u64::from(bytes);

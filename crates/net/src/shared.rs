@@ -75,6 +75,8 @@ pub struct Counts {
     pub returned_paths: AtomicU64,
     /// Bytes of other hosts' paths that went through this process.
     pub relayed: AtomicU64,
+    /// Payload bytes that devices wrote into the peer's memory.
+    pub rdma: AtomicU64,
     /// Payload bytes that left on each rail.
     pub bytes: [AtomicU64; crate::limits::RAILS_MAX],
 }
@@ -198,6 +200,8 @@ pub(crate) enum Job {
         path: usize,
         rail: usize,
         socket: Socket,
+        dial: u32,
+        rdma: Option<crate::rdma::Rdma>,
     },
     Close(u64),
     /// A path does not move: other connections on the same pair of rails need not find out by themselves.
@@ -446,6 +450,12 @@ pub(crate) struct Common {
     /// Bytes that the program has sent to each host since the last record.
     pub sent: Mutex<HashMap<u64, u64>>,
     pub plan: Mutex<CommonPlan>,
+    /// The RDMA device of every rail, if it has one that is to be used.
+    pub nics: Vec<Option<Arc<verbs::Nic>>>,
+    /// Memory that is registered with them.
+    pub regions: crate::regions::Regions,
+    /// A refused registration was logged.
+    pub refused: AtomicBool,
     /// Random number of the process.
     pub owner: u64,
     /// Closed connections whose last bytes are on their way.

@@ -229,7 +229,8 @@ impl World {
                 *r = self.now >= w.full_until && self.now >= w.stalled_until;
             }
             let rails = View { board: &self.board, others: &others };
-            let Some(Order { path, request, chunk, offset, bytes, total }) = self.sender.next(self.now, &ready, &rails)
+            let Some(Order { path, request, chunk, offset, bytes, total, .. }) =
+                self.sender.next(self.now, &ready, &rails)
             else {
                 return;
             };

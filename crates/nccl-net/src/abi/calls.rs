@@ -7,7 +7,7 @@ use super::{LOG, Logger, Status, guarded};
 use crate::process;
 use net::handle::HANDLE_BYTES;
 use net::limits::GROUPED_MAX;
-use net::{Buffer, Listen, NetError, Progress, ReceiveEnd, Request, SendEnd};
+use net::{Buffer, Listen, NetError, Progress, ReceiveEnd, Registration, Request, SendEnd};
 use plugin_base::border::{ARGUMENT, INTERNAL, REMOTE, SUCCESS, SYSTEM};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -178,8 +178,8 @@ pub unsafe extern "C" fn accept(listener: *mut c_void, comm: *mut *mut c_void, o
 
 pub unsafe extern "C" fn register(
     _: *mut c_void,
-    _: *mut c_void,
-    _: usize,
+    data: *mut c_void,
+    size: usize,
     kind: c_int,
     out: *mut *mut c_void,
 ) -> Status {
@@ -188,8 +188,16 @@ pub unsafe extern "C" fn register(
         if !known || out.is_null() {
             return INTERNAL;
         }
-        // SAFETY: the address of NCCL's pointer. TCP needs no registration; NCCL takes null for "not registered".
-        unsafe { *out = (&raw const CONTEXT).cast_mut().cast() };
+        // SAFETY: NCCL keeps the memory mapped until it ends the registration.
+        let buffer = unsafe { Buffer::new(data.cast(), size) };
+        let number = process::endpoint().map_or(0, |e| e.register(&buffer).0);
+        let handle = match number {
+            // TCP needs no registration; NCCL takes null for "not registered".
+            0 => (&raw const CONTEXT).cast_mut().cast(),
+            n => std::ptr::without_provenance_mut(n as usize),
+        };
+        // SAFETY: the address of NCCL's pointer.
+        unsafe { *out = handle };
         SUCCESS
     })
 }
@@ -206,8 +214,18 @@ pub unsafe extern "C" fn register_dma_buf(
     INTERNAL
 }
 
-pub unsafe extern "C" fn deregister(_comm: *mut c_void, _registration: *mut c_void) -> Status {
-    SUCCESS
+/// The registration behind NCCL's handle.
+fn registration(handle: *mut c_void) -> Registration {
+    Registration(u32::try_from(handle.addr()).unwrap_or(0))
+}
+
+pub unsafe extern "C" fn deregister(_comm: *mut c_void, handle: *mut c_void) -> Status {
+    guarded(|| {
+        if let Some(e) = process::endpoint() {
+            e.deregister(registration(handle));
+        }
+        SUCCESS
+    })
 }
 
 /// A pointer to a request as NCCL keeps it.
@@ -215,7 +233,14 @@ fn pointer(request: Option<&Request>) -> *mut c_void {
     request.map_or(null_mut(), |r| std::ptr::from_ref(r).cast_mut().cast())
 }
 
-fn send(comm: *mut c_void, data: *mut c_void, size: usize, tag: c_int, out: *mut *mut c_void) -> Status {
+fn send(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    handle: *mut c_void,
+    out: *mut *mut c_void,
+) -> Status {
     guarded(|| {
         // SAFETY: made by `connect`, not yet closed; the address of NCCL's pointer.
         let (end, out) = unsafe { (comm.cast::<SendEnd>().as_ref(), out.as_mut()) };
@@ -223,7 +248,7 @@ fn send(comm: *mut c_void, data: *mut c_void, size: usize, tag: c_int, out: *mut
         *out = null_mut();
         // SAFETY: NCCL does not use the buffer until `test` reports the request, or the connection is closed.
         let buffer = unsafe { Buffer::new(data.cast(), size) };
-        match end.send(buffer, tag) {
+        match end.send(buffer.with(registration(handle)), tag) {
             Ok(id) => {
                 *out = id.map_or(null_mut(), |id| pointer(end.request(id)));
                 SUCCESS
@@ -239,11 +264,11 @@ pub unsafe extern "C" fn send_v8<S: TryInto<usize>>(
     data: *mut c_void,
     size: S,
     tag: c_int,
-    _: *mut c_void,
+    handle: *mut c_void,
     out: *mut *mut c_void,
 ) -> Status {
     match size.try_into() {
-        Ok(size) => send(comm, data, size, tag, out),
+        Ok(size) => send(comm, data, size, tag, handle, out),
         Err(_) => ARGUMENT,
     }
 }
@@ -253,21 +278,22 @@ pub unsafe extern "C" fn send_v10(
     data: *mut c_void,
     size: usize,
     tag: c_int,
-    _: *mut c_void,
+    handle: *mut c_void,
     _: *mut c_void,
     out: *mut *mut c_void,
 ) -> Status {
-    send(comm, data, size, tag, out)
+    send(comm, data, size, tag, handle, out)
 }
 
 /// # Safety
-/// `data`, `sizes` and `tags` have `n` members.
+/// `data`, `sizes` and `tags` have `n` members, and so have `handles` or they are null.
 unsafe fn receive<S: Copy + TryInto<usize>>(
     comm: *mut c_void,
     n: c_int,
     data: *const *mut c_void,
     sizes: *const S,
     tags: *const c_int,
+    handles: *const *mut c_void,
     out: *mut *mut c_void,
 ) -> Status {
     guarded(|| {
@@ -282,7 +308,8 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
         // SAFETY: the lists have `n` members. NCCL does not use the buffers until `test` reports the request, or the connection is closed.
         let one = |i: usize| unsafe {
             let size = (*sizes.add(i)).try_into().ok()?;
-            Some((Buffer::new((*data.add(i)).cast(), size), *tags.add(i)))
+            let handle = if handles.is_null() { null_mut() } else { *handles.add(i) };
+            Some((Buffer::new((*data.add(i)).cast(), size).with(registration(handle)), *tags.add(i)))
         };
         let Some(first) = one(0) else { return ARGUMENT };
         let mut all = [first; GROUPED_MAX]; // no allocation
@@ -307,11 +334,11 @@ pub unsafe extern "C" fn receive_v8<S: Copy + TryInto<usize>>(
     data: *const *mut c_void,
     sizes: *const S,
     tags: *const c_int,
-    _: *const *mut c_void,
+    handles: *const *mut c_void,
     out: *mut *mut c_void,
 ) -> Status {
     // SAFETY: NCCL's lists have `n` members.
-    unsafe { receive(comm, n, data, sizes, tags, out) }
+    unsafe { receive(comm, n, data, sizes, tags, handles, out) }
 }
 
 pub unsafe extern "C" fn receive_v10(
@@ -320,12 +347,12 @@ pub unsafe extern "C" fn receive_v10(
     data: *const *mut c_void,
     sizes: *const usize,
     tags: *const c_int,
-    _: *const *mut c_void,
+    handles: *const *mut c_void,
     _: *const *mut c_void,
     out: *mut *mut c_void,
 ) -> Status {
     // SAFETY: NCCL's lists have `n` members.
-    unsafe { receive(comm, n, data, sizes, tags, out) }
+    unsafe { receive(comm, n, data, sizes, tags, handles, out) }
 }
 
 /// Received bytes are in host memory when a request is done: there is nothing to flush.

@@ -1,10 +1,11 @@
 //! Sockets before they are paths: dialled, accepted, greeted.
 
 use super::{GREETING_US, Io, Target};
-use crate::connection::Connection;
+use crate::connection::{Connection, NewPath};
 use crate::greeting::{self, ANSWER_BYTES, CALL_BYTES, HELLO_BYTES, Hello, ONWARD_BYTES, RELAY, THROUGH_BYTES};
 use crate::greeting::{WELCOME_BYTES, Welcome};
 use crate::limits::PATHS_MAX;
+use crate::rdma::Rdma;
 use crate::sender::Micros;
 use crate::shared::{Common, Job, Shared, Status, lock};
 use crate::sockets::Socket;
@@ -14,6 +15,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use verbs::Pair;
 use wire::auth::{self, Nonce};
 
 /// Greetings of strangers under way on the listening thread.
@@ -58,6 +60,10 @@ pub(super) struct Greeting {
     pub(super) got: Vec<u8>,
     pub(super) need: usize,
     pub(super) until: Micros,
+    /// Number of the dial.
+    pub(super) dial: u32,
+    /// The queue pair of this side.
+    pub(super) pair: Option<Pair>,
 }
 
 /// [`STRANGERS_MAX`], or an eighth of the descriptors that this process may have.
@@ -78,7 +84,7 @@ impl Io {
             let to = pair.relays.first().copied().or(peer);
             let (Some(from), Some(to)) = (from, to) else { continue };
             match Socket::dial(from, to).and_then(|s| Ok((s, auth::nonce()?))) {
-                Ok((socket, nonce)) => all.push((path, socket, nonce)),
+                Ok((socket, nonce)) => all.push((path, socket, nonce, d.number())),
                 Err(e) => {
                     d.again(path, now);
                     failed.push((path, e));
@@ -86,7 +92,7 @@ impl Io {
             }
         }
         failed.into_iter().for_each(|(path, e)| c.note(path, e));
-        for (path, socket, nonce) in all {
+        for (path, socket, nonce, dial) in all {
             let greeting = Greeting {
                 socket,
                 stage: Stage::Dialling,
@@ -97,6 +103,8 @@ impl Io {
                 got: Vec::new(),
                 need: 0,
                 until: now + GREETING_US,
+                dial,
+                pair: None,
             };
             self.begin_greeting(greeting, EventFlags::OUT);
         }
@@ -131,6 +139,8 @@ impl Io {
                 got: Vec::new(),
                 need: CALL_BYTES,
                 until: now + STRANGER_US,
+                dial: 0,
+                pair: None,
             };
             self.begin_greeting(greeting, EventFlags::IN);
             self.watching = true;
@@ -176,11 +186,21 @@ impl Io {
                 }
             }
             Ok(Step::Dialled(welcome)) => {
+                let theirs = if let Welcome::Accepted(_, pair) = &welcome { *pair } else { None };
+                let own = self.greetings.get_mut(&key).and_then(|g| g.pair.take());
+                let connected = match (own, theirs) {
+                    (Some(pair), Some(theirs)) => pair.connect(&theirs).map(|()| Some(pair)),
+                    _ => Ok(None),
+                };
+                let pair = match connected {
+                    Ok(pair) => pair,
+                    Err(e) => return self.give_up(key, now, &e),
+                };
                 let Some(g) = self.end_greeting(key) else { return };
                 let Some((connection, path)) = g.dials else { return };
                 let Some(c) = self.connections.get_mut(&connection) else { return };
                 let Some(d) = &mut c.dialer else { return };
-                let Welcome::Accepted(rails) = welcome else {
+                let Welcome::Accepted(rails, _) = welcome else {
                     self.with(connection, |c, rails, common, after| {
                         c.fail("the listener of the peer is closed", common, after);
                         c.lose(path, now, rails, after);
@@ -194,7 +214,8 @@ impl Io {
                 if established {
                     self.common.counts.returned_paths.fetch_add(1, Ordering::Relaxed);
                 }
-                self.adopt(connection, path, rail, g.socket, now);
+                let rdma = pair.map(|p| Rdma::new(p, g.dial));
+                self.adopt(connection, NewPath { path, rail, socket: g.socket, key: 0, dial: g.dial, rdma }, now);
                 self.dial(connection, now);
             }
             Ok(Step::Onward { to, yes, no }) => {
@@ -207,7 +228,9 @@ impl Io {
                 if let Some(shared) = introduce(&common, listener, &hello) {
                     if crate::buffer::send(&g.socket, &reply, &[]).is_ok_and(|n| n == reply.len()) {
                         let path = usize::from(hello.path);
-                        shared.thread.hand_over(Job::Adopt { key: shared.key, path, rail, socket: g.socket });
+                        let (key, dial) = (shared.key, hello.dial);
+                        let rdma = g.pair.map(|p| Rdma::new(p, dial));
+                        shared.thread.hand_over(Job::Adopt { key, path, rail, socket: g.socket, dial, rdma });
                     }
                 } else if let Some(refusal) = g.refusal(&common) {
                     let _ = crate::buffer::send(&g.socket, &refusal, &[]);
@@ -305,7 +328,17 @@ impl Greeting {
                 }
                 let b = greeting::read_answer(&got, &d.secret, &self.nonce).map_err(invalid)?;
                 let rail = way.remote as u8;
-                let hello = Hello { connection: d.connection, path: path as u8, chunk: common.settings.chunk, rail };
+                let nic = common.nics.get(way.local).and_then(Option::as_ref).filter(|_| way.relays.is_empty());
+                // A device without room means TCP.
+                self.pair = nic.and_then(|nic| Pair::new(nic, psn().ok()?).ok());
+                let hello = Hello {
+                    connection: d.connection,
+                    path: path as u8,
+                    chunk: common.settings.chunk,
+                    rail,
+                    dial: self.dial,
+                    pair: self.pair.as_ref().map(Pair::address),
+                };
                 send_all(&self.socket, &greeting::hello(&d.secret, &self.nonce, &b, &hello))?;
                 (self.stage, self.need) = (Stage::Introduced { b }, WELCOME_BYTES);
                 Ok(Step::Wait)
@@ -353,7 +386,14 @@ impl Greeting {
                         "a path ends at another rail than it was meant for",
                     ));
                 }
-                let reply = greeting::welcome(&key, a, b, &Welcome::Accepted(common.addresses.clone()));
+                let nic = common.nics.get(self.rail).and_then(Option::as_ref);
+                let pair = hello.pair.zip(nic).and_then(|(theirs, nic)| {
+                    let pair = Pair::new(nic, psn().ok()?).ok()?;
+                    pair.connect(&theirs).ok().map(|()| pair)
+                });
+                let address = pair.as_ref().map(Pair::address);
+                let reply = greeting::welcome(&key, a, b, &Welcome::Accepted(common.addresses.clone(), address));
+                self.pair = pair;
                 Ok(Step::Introduced { listener: *listener, hello, reply })
             }
         }
@@ -381,6 +421,11 @@ impl Greeting {
         }
         Ok(true)
     }
+}
+
+/// A random first packet number.
+fn psn() -> io::Result<u32> {
+    Ok(auth::nonce()?.first_chunk().map_or(0, |b| u32::from_le_bytes(*b)))
 }
 
 fn secret(common: &Common, listener: u64) -> Option<Vec<u8>> {

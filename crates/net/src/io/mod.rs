@@ -14,7 +14,7 @@ use crate::relay::Relay;
 use crate::sender::{Micros, Sender};
 use crate::share::BoardWords;
 use crate::shared::{Common, Job, Thread, lock};
-use crate::sockets::{Listener, Socket};
+use crate::sockets::Listener;
 use greetings::{Greeting, strangers_max};
 use relays::Asked;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -328,7 +328,9 @@ impl Io {
             }
             #[cfg(test)]
             Job::Panic => panic!("a test wants this thread to panic"),
-            Job::Adopt { key, path, rail, socket } => self.adopt(key, path, rail, socket, now),
+            Job::Adopt { key, path, rail, socket, dial, rdma } => {
+                self.adopt(key, NewPath { path, rail, socket, key: 0, dial, rdma }, now);
+            }
             Job::Close(key) => {
                 if self.with(key, |c, _, common, after| c.close(now, common, after)).is_some() {
                     self.hungry.push(key);
@@ -340,18 +342,18 @@ impl Io {
         }
     }
 
-    fn adopt(&mut self, connection: u64, path: usize, rail: usize, socket: Socket, now: Micros) {
+    fn adopt(&mut self, connection: u64, mut new: NewPath, now: Micros) {
         if self.connections.get(&connection).is_none_or(|c| c.is_closing()) {
             return;
         }
-        let key = self.target(Target::Path { connection, path });
-        if epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN).is_err() {
+        let key = self.target(Target::Path { connection, path: new.path });
+        new.key = key;
+        let add = |fd: BorrowedFd<'_>| epoll::add(&self.epoll, fd, EventData::new_u64(key), EventFlags::IN).is_ok();
+        if !add(new.socket.as_fd()) || !new.rdma.as_ref().is_none_or(|r| add(r.fd())) {
             self.targets.remove(&key);
             return;
         }
-        self.with(connection, |c, rails, common, after| {
-            c.attach(NewPath { path, rail, socket, key }, now, rails, common, after)
-        });
+        self.with(connection, |c, rails, common, after| c.attach(new, now, rails, common, after));
         self.hungry.push(connection);
     }
 }
