@@ -21,10 +21,16 @@ fetch() {
   trap "rm -rf '$work'" EXIT
   mkdir -p "$work/lists/partial" "$work/tree"
   # shellcheck disable=SC2016 # apt's own variables
-  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u | sed 's/^/deb-src /' >"$work/list"
-  local apt=(apt-get -q -o "Dir::Etc::sourcelist=$work/list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$work/lists")
-  { "${apt[@]}" update && (cd "$work" && "${apt[@]}" source --download-only "$package=$version"); } >"$work/log" 2>&1 ||
-    { tail -n 5 "$work/log" >&2; fail "cannot fetch the source package $package $version"; }
+  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u | sed 's/^/deb-src /' >"$work/all"
+  # All archives together, then each by itself: one may list a file that it no longer has.
+  while read -r line; do
+    printf '%s\n' "$line" | sed 's/;/\n/g' >"$work/list"
+    local apt=(apt-get -q -o APT::Sandbox::User=root -o "Dir::Etc::sourcelist=$work/list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$work/lists" \
+      -o Acquire::Check-Valid-Until=false)
+    { "${apt[@]}" update && (cd "$work" && "${apt[@]}" source --download-only "$package=$version"); } >"$work/log" 2>&1 </dev/null && break
+    rm -f "$work/$package"_*
+  done < <(tr '\n' ';' <"$work/all" && echo && cat "$work/all")
+  compgen -G "$work/${package}_*.dsc" >/dev/null || { tail -n 5 "$work/log" >&2; fail "cannot fetch the source package $package $version"; }
   tar xf "$work/$package"_*.orig.tar.* -C "$work/tree" --strip-components=1
   tar xf "$work/$package"_*.debian.tar.* -C "$work/tree"
   # Patches of the distribution may change private headers.
