@@ -9,8 +9,8 @@ set -euo pipefail
 suite=${1:?suite of Debian} kind=${2:-slurm}
 folder=${XDG_CACHE_HOME:-${HOME:?}/.cache}/linkwise/slurm/roots/$suite
 case $kind in
-slurm) packages=slurmctld,slurmd,slurm-client,munge,slurm-wlm-basic-plugins,gcc,libc6-dev,make,patch,xz-utils,bzip2,procps ;;
-clean) packages=adduser,procps folder=$folder-clean ;;
+slurm) packages=slurmctld,slurmd,slurm-client,munge,slurm-wlm-basic-plugins,gcc,libc6-dev,make,patch,pkgconf,xz-utils,bzip2,procps ;;
+clean) packages=procps folder=$folder-clean ;;
 *) fail "$kind: \`slurm\` or \`clean\`" ;;
 esac
 if [ -f "$folder/made" ]; then
@@ -30,6 +30,7 @@ mmdebstrap --variant=apt --mode=root --include="$packages" --aptopt='Acquire::Ch
   --aptopt='Acquire::Languages "none"' --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
   --dpkgopt='path-exclude=/usr/share/locale/*' "$suite" "$work" "deb $mirror $suite main" "deb-src $mirror $suite main" >"$log" 2>&1 </dev/null ||
   { tail -n 5 "$log" >&2; fail "mmdebstrap cannot make a system of $suite"; }
+"$root/scripts/slurm-in-root.sh" "$work" apt-get -q -o Acquire::Check-Valid-Until=false update >"$log" 2>&1 || { tail -n 5 "$log" >&2; fail "no lists of packages of $suite"; }
 rm -rf "$folder" "$work"/var/cache/apt/archives/*.deb
 touch "$work/made"
 mv -T "$work" "$folder"
