@@ -70,6 +70,5 @@ mkdir -p "$out"
 # shellcheck disable=SC2086 # several options
 gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare -fPIC -shared -I"$source" -I"$source/slurm" \
   -DSHIM="\"slurm-$release.h\"" ${CFLAGS:-} -o "$out/burst_buffer_linkwise.so" "$here/linkwise.c" -lpthread
-# shellcheck disable=SC2086
-gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -fPIC -shared -I"$source" ${CFLAGS:-} -o "$out/spank_linkwise.so" "$here/spank.c"
+gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -fPIC -shared -I"$source" -o "$out/spank_linkwise.so" "$here/spank.c"
 say "$out/burst_buffer_linkwise.so and spank_linkwise.so for Slurm $found"
