@@ -123,7 +123,7 @@ extern int bb_p_job_test_stage_in(job_record_t *j, bool test_only)
 	bool mine = a->state && a->job == j->job_id, kept = a->state && now - a->at_ms < ANSWER_KEPT_MS;
 	size_t before = out_b;
 	if (conn < 0 || now < paused_until_ms)
-		rc = ordinary(j, conn < 0 ? "no agent" : "agent was silent");
+		rc = ordinary(j, mine && kept && a->why[0] ? a->why : conn < 0 ? "no agent" : "agent was silent");
 	else if (mine && a->state == ASKED)
 		rc = now - a->at_ms < silence_ms ? 0 : ordinary(j, "no answer in time");
 	else if ((kept && !mine) || out_b > OUT_B / 2)

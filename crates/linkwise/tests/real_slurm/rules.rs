@@ -98,7 +98,7 @@ pub fn behaviour(lab: &Lab, plugin: bool) -> BTreeMap<&'static str, String> {
         seen.insert(*name, format!("in {} minutes", (estimate(*job).unwrap() + 30) / 60));
     }
     // Ended by Slurm itself, a cycle later: then the reasons are there.
-    let plain = lab.submit("0", &["-n1"]);
+    let plain = lab.submit("0", &["-p", "urgent", "-n1", "-t1"]);
     state(plain, "COMPLETED");
     let reason = |job: u32| lab.field(job, "Reason");
     for (name, job) in &waiting[2..] {
@@ -106,7 +106,7 @@ pub fn behaviour(lab: &Lab, plugin: bool) -> BTreeMap<&'static str, String> {
     }
     lab.client("scontrol", &["suspend", &full.to_string()]);
     state(full, "SUSPENDED");
-    let plain = lab.submit("0", &["-n1"]);
+    let plain = lab.submit("0", &["-p", "urgent", "-n1", "-t1"]);
     state(plain, "COMPLETED");
     seen.insert("next to a suspended job", lab.state(waiting[0].1));
     lab.client("scontrol", &["resume", &full.to_string()]);
@@ -134,7 +134,7 @@ pub fn behaviour(lab: &Lab, plugin: bool) -> BTreeMap<&'static str, String> {
     seen.insert("whole nodes", counts(lab.submit("0", &["--exclusive", "-N2", "--gpus-per-node=8"])).1);
     seen.insert("a whole node", counts(lab.submit("0", &["--exclusive", "--gpus=2"])).1);
     seen.insert("partition of whole nodes", counts(lab.submit("0", &["-p", "whole", "--gpus=2"])).1);
-    let shard = lab.submit("0", &["--gres=shard:3"]);
+    let shard = lab.submit("0", &["--gres=shard:2"]);
     let (nodes, text) = counts(shard);
     assert!(nodes.keys().all(|n| *n == format!("n{NODES}")), "{nodes:?}");
     seen.insert("shards", text);
@@ -142,7 +142,7 @@ pub fn behaviour(lab: &Lab, plugin: bool) -> BTreeMap<&'static str, String> {
     let out = lab.at("log/het");
     let het = lab.client("sbatch", &["--parsable", "-o", &out, "--gpus=1", ":", "--gpus=2", &script]);
     let het: u32 = het.trim().parse().unwrap();
-    state(het, "COMPLETED");
+    lab.until("both parts have ended", || lab.state(het).lines().all(|s| s == "COMPLETED"));
     if plugin {
         let why = |job: u32, text: &str| {
             let comment = lab.client("scontrol", &["show", "job", "-o", &job.to_string()]);
