@@ -89,7 +89,7 @@ fn forty_jobs(lab: &Lab, log: &str) {
         }
     }
     for job in jobs.iter().filter(|j| !orders.contains_key(j)) {
-        println!("not on a choice: {}", Agent::about(log, *job).lines().next_back().unwrap_or_default());
+        println!("not on a choice: {job}: {} {}", Agent::about(log, *job), lab.field(*job, "AdminComment"));
     }
     println!("{} of 40 jobs ran on linkwise's choice, {exact} of them seen in Slurm's books", orders.len());
     assert!(orders.len() >= 30 && exact >= 20, "{} orders, {exact} seen in the books", orders.len());
@@ -210,11 +210,26 @@ fn random_messages_do_not_harm_the_plugin() {
         Err(e) => return eprintln!("SKIP random_messages_do_not_harm_the_plugin: no C compiler: {e}"),
         Ok(o) => assert!(o.status.success(), "{}", String::from_utf8_lossy(&o.stderr)),
     }
-    let out = Command::new(&program).args(["100000", "7"]).output().unwrap();
+    let sockets = folder.at("sockets");
+    std::fs::create_dir(&sockets).unwrap();
+    let out = Command::new(&program).args(["20000", "7", &sockets]).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let number = |key: &str| -> u64 {
         text.split_once(key).and_then(|(_, t)| t.split_whitespace().next()?.parse().ok()).unwrap_or_default()
     };
     assert!(number("known ") > 1_000 && number("orders ") > 100, "{text}");
+}
+
+#[test]
+fn the_fuzzer_of_the_plugin_finds_nothing_in_some_seconds() {
+    const NAME: &str = "the_fuzzer_of_the_plugin_finds_nothing_in_some_seconds";
+    let out = Command::new(repository().join("scripts/fuzz-slurm.sh")).arg("3").output().unwrap();
+    let (said, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    if error.contains("no clang") || error.contains("libclang_rt") {
+        return eprintln!("SKIP {NAME}: {}", error.lines().next_back().unwrap_or_default());
+    }
+    assert!(out.status.success(), "{error}");
+    let runs = said.lines().find_map(|l| l.strip_prefix("stat::number_of_executed_units:")?.trim().parse::<u64>().ok());
+    assert!(runs.is_some_and(|n| n > 100), "{said}");
 }
