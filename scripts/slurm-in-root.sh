@@ -15,6 +15,7 @@ exec unshare --mount --propagation private --pid --fork --kill-child bash -c '
   shift 2
   mount -t proc proc "$folder/proc"
   mount --rbind /dev "$folder/dev"
+  mount --rbind /sys "$folder/sys"
   mount -t tmpfs tmpfs "$folder/tmp"
   mount --bind "$root" "$folder$root"
   [ -z "${CARGO_TARGET_DIR:-}" ] || { mkdir -p "$folder$CARGO_TARGET_DIR"; mount --bind "$CARGO_TARGET_DIR" "$folder$CARGO_TARGET_DIR"; }

@@ -89,7 +89,7 @@ start() { # as systemd does: the guard first
   /usr/lib/linkwise/slurm/guard 2>/dev/null || true
   slurmctld || return 1
   pgrep -x slurmd >/dev/null || slurmd -N n1
-  until_true 60 idle
+  until_true 40 idle || { tail -n 5 $lab/log/* >&2; sinfo -R >&2; ls -la /run/munge >&2; return 1; }
 }
 stop() {
   timeout 5 scontrol shutdown slurmctld || pkill -x slurmctld || true
