@@ -33,9 +33,12 @@ fetch() {
   if ! compgen -G "$work/${package}_*.dsc" >/dev/null; then
     [ -n "${LINKWISE_TEST_SLURM_UNPATCHED:-}" ] || { tail -n 5 "$work/log" >&2; fail "cannot fetch the source package $package $version"; }
     # For tests: upstream's part alone. The plugin serves no job if its headers are not the controller's.
-    read -r uri file _ hash < <(cp "$work/all" "$work/list" && "${apt[@]}" --print-uris source "$package=$version" 2>/dev/null | tr -d "'" | grep -F '.orig.tar.') &&
-      (cd "$work" && /usr/lib/apt/apt-helper -o APT::Sandbox::User=root download-file "$uri" "$file" "$hash") >"$work/log" 2>&1 ||
-      { tail -n 5 "$work/log" >&2; fail "cannot fetch upstream's source of $package $version"; }
+    cp "$work/all" "$work/list"
+    read -r uri file _ hash < <("${apt[@]}" --print-uris source "$package=$version" 2>/dev/null | tr -d "'" | grep -F '.orig.tar.') || uri=
+    if [ -z "$uri" ] || ! (cd "$work" && /usr/lib/apt/apt-helper -o APT::Sandbox::User=root download-file "$uri" "$file" "$hash") >"$work/log" 2>&1; then
+      tail -n 5 "$work/log" >&2
+      fail "cannot fetch upstream's source of $package $version"
+    fi
     say "note: without the patches of the distribution, which its archive does not have"
   fi
   tar xf "$work/$package"_*.orig.tar.* -C "$work/tree" --strip-components=1

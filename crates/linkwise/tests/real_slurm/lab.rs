@@ -142,7 +142,8 @@ impl Lab {
         );
         for i in 1..=NODES {
             // Node 4 has shards of its GPUs, nodes 1 and 2 a feature.
-            let (shards, feature) = (if i == NODES { ",shard:16" } else { "" }, if i < 3 { "Feature=fast " } else { "" });
+            let (shards, feature) =
+                (if i == NODES { ",shard:16" } else { "" }, if i < 3 { "Feature=fast " } else { "" });
             text += &format!(
                 "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={} CPUs=16 RealMemory=1000 {feature}Gres=gpu:a100:{GPUS}{shards} State=UNKNOWN\n",
                 port(i)

@@ -166,7 +166,8 @@ pub fn many_jobs(lab: &Lab, jobs: u32) {
     while left > 0 {
         let tasks = left.min(250);
         let array = format!("--array=0-{}", tasks - 1);
-        let text = lab.client("sbatch", &["--parsable", "-t1", "-o", &out, shapes.next().unwrap(), &array, "--wrap", "true"]);
+        let text =
+            lab.client("sbatch", &["--parsable", "-t1", "-o", &out, shapes.next().unwrap(), &array, "--wrap", "true"]);
         assert!(text.trim().parse::<u32>().is_ok(), "sbatch: `{text}`\n{}", lab.log());
         left -= tasks;
         let mut last = (usize::MAX, std::time::Instant::now());
