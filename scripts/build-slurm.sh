@@ -32,7 +32,7 @@ fetch() {
   done < <(tr '\n' ';' <"$work/all" && echo && cat "$work/all")
   if ! compgen -G "$work/${package}_*.dsc" >/dev/null; then
     [ -n "${LINKWISE_TEST_SLURM_UNPATCHED:-}" ] || { tail -n 5 "$work/log" >&2; fail "cannot fetch the source package $package $version"; }
-    # For tests: upstream's part alone. The plugin serves no job if its headers are not the controller's.
+    # For tests only: upstream's part alone. If a patch changes a structure, the plugin can end the controller.
     cp "$work/all" "$work/list"
     read -r uri file _ hash < <("${apt[@]}" --print-uris source "$package=$version" 2>/dev/null | tr -d "'" | grep -F '.orig.tar.') || uri=
     if [ -z "$uri" ] || ! (cd "$work" && /usr/lib/apt/apt-helper -o APT::Sandbox::User=root download-file "$uri" "$file" "$hash") >"$work/log" 2>&1; then
