@@ -36,7 +36,7 @@ test-net-deaths: ## 200 rails that die at random moments under real NCCL, about 
 
 .PHONY: test-slurm-releases test-slurm-package slurm-package fuzz-slurm
 
-test-slurm-releases: ## the plugin of Slurm in 24.11 and 26.05, in small systems of Debian; about ten minutes, needs root and mmdebstrap
+test-slurm-releases: ## the test of Slurm on 24.11, in a small system of Debian; needs root and mmdebstrap
 	@scripts/test-slurm-releases.sh
 
 slurm-package: ## linkwise-slurm_VERSION_ARCH.deb for the installed slurmctld, into out/

@@ -2,14 +2,14 @@
 # The test `real_slurm` on other releases of Slurm: small systems of Debian (scripts/slurm-root.sh), a plugin built in each, and the same test in
 # them. Needs root, mmdebstrap and Debian's addresses; about two minutes each after the first time.
 #
-#   scripts/test-slurm-releases.sh [SUITE...]      default: trixie forky (Slurm 24.11, 26.05)
+#   scripts/test-slurm-releases.sh [SUITE...]      default: trixie (Slurm 24.11); forky is 26.05
 #
 # Where an archive has no source of its slurmctld, upstream's part of it is taken alone; where it has none at all, put a configured source tree of that
 # release into SYSTEM/root/.cache/linkwise/slurm/VERSION-OF-THE-PACKAGE.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-[ $# -gt 0 ] || set -- trixie forky
+[ $# -gt 0 ] || set -- trixie
 [ "$(id -u)" = 0 ] || fail "needs root"
 require_rust
 program=$(cargo test --workspace --locked --test real_slurm --no-run --message-format=json 2>/dev/null |
