@@ -43,6 +43,20 @@ test-plugin-hostile: ## cases that would make ranks of a job diverge, hang or cr
 test-net-deaths: ## 200 rails that die at random moments under real NCCL, about 6 minutes, needs root
 	@scripts/test-net-deaths.sh
 
+.PHONY: test-slurm-releases test-slurm-package slurm-package fuzz-slurm
+
+test-slurm-releases: ## the test of Slurm on 24.11, in a small system of Debian; needs root and mmdebstrap
+	@scripts/test-slurm-releases.sh
+
+slurm-package: ## linkwise-slurm_VERSION_ARCH.deb for the installed slurmctld, into out/
+	@scripts/slurm-package.sh
+
+test-slurm-package: ## install, upgrade, misfit and removal of that package in a clean system; needs root and mmdebstrap
+	@scripts/test-slurm-package.sh
+
+fuzz-slurm: ## fuzz what Slurm's plugin reads from its agent, ten minutes (needs clang)
+	@scripts/fuzz-slurm.sh
+
 demo: ## the main job end to end, with an HTML report in out/
 	@scripts/demo.sh
 

@@ -62,6 +62,8 @@ static struct message message_of(char *line)
 	if (*line)
 		*line++ = 0;
 	m.note = line;
+	for (char *c = line; m.verb != TAKE && *c; c++)	/* a reason is quoted in a comment */
+		*c = *c == '"' || *c == '\\' ? ' ' : *c;
 	if (strlen(line) >= NOTE_MAX_B)
 		line[NOTE_MAX_B - 1] = 0;
 	return m;

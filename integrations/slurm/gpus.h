@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Slurm's books of the GPUs of a node: what is free, and marks that keep GPUs from a job. All of it needs the controller's lock of nodes. */
+#ifndef LINKWISE_GPUS_H
+#define LINKWISE_GPUS_H
+
+static int is_gpu(void *x, void *key) { return !xstrcmp(((gres_state_t *) x)->gres_name, "gpu"); }
+static void *gpus_in(SHIM_LIST list)
+{
+	gres_state_t *g = list ? list_find_first(list, is_gpu, NULL) : NULL;
+	return g ? g->gres_data : NULL;
+}
+
+/* The number of GPUs that the job gets at least. */
+static uint64_t gpus_asked(job_record_t *j, gres_job_state_t *g)
+{
+	uint64_t node = g->gres_per_node * MAX(j->details->min_nodes, 1), tasks = j->details->num_tasks;
+	return MAX(MAX(g->gres_per_job, node), g->gres_per_task * (tasks == NO_VAL ? 1 : MAX(tasks, 1)));
+}
+
+/* True if the job gets its nodes whole, and with them all of their GPUs. */
+static bool is_whole(job_record_t *j) { return j->details->whole_node || !j->part_ptr->max_share; }
+
+/* True if the GPU is free and of the type that the request names. */
+static bool is_free(gres_node_state_t *ns, gres_job_state_t *g, int b)
+{
+	if (bit_test(ns->gres_bit_alloc, b))
+		return false;
+	for (int t = 0; g->type_name && t < ns->topo_cnt; t++)
+		if (ns->topo_gres_bitmap[t] && bit_test(ns->topo_gres_bitmap[t], b))
+			return ns->topo_type_id[t] == g->type_id;
+	return !g->type_name;
+}
+
+/* A node of an order, and its free GPUs that the order does not name. */
+typedef struct { gres_node_state_t *ns; bitstr_t *hide; int node; } pick_t;
+
+/* Takes the GPUs to hide (1), or gives them back (-1). */
+static void mark(pick_t *p, int sign)
+{
+	for (int b = 0; b < bit_size(p->hide); b++) {
+		if (!bit_test(p->hide, b))
+			continue;
+		sign > 0 ? bit_set(p->ns->gres_bit_alloc, b) : bit_clear(p->ns->gres_bit_alloc, b);
+		p->ns->gres_cnt_alloc += sign;
+		for (int t = 0; t < p->ns->topo_cnt; t++) {
+			bool here = p->ns->topo_gres_bitmap[t] && bit_test(p->ns->topo_gres_bitmap[t], b);
+			p->ns->topo_gres_cnt_alloc[t] += here ? sign : 0;
+			for (int d = 0; here && d < p->ns->type_cnt; d++)
+				p->ns->type_cnt_alloc[d] += p->ns->type_id[d] == p->ns->topo_type_id[t] ? sign : 0;
+		}
+	}
+}
+#endif
