@@ -88,6 +88,9 @@ pub enum EngineError {
     /// The work was cancelled before its end.
     #[error("the fit was cancelled; the model is as before")]
     Cancelled,
+    /// A model in the state cannot be read or written.
+    #[error("the model in the state cannot be used: {0}")]
+    KeptModel(String),
     /// A stored answer cannot be read.
     #[error("the stored answer to this request cannot be read: {0}")]
     KeptAnswer(String),
@@ -152,6 +155,7 @@ impl EngineError {
             EngineError::ModelNotKept(_) => "model_not_saved",
             EngineError::UnknownVersion(_) => "unknown_version",
             EngineError::Cancelled => "cancelled",
+            EngineError::KeptModel(_) => "kept_model",
             EngineError::KeptAnswer(_) => "kept_answer",
         }
     }
@@ -169,7 +173,7 @@ impl EngineError {
             EngineError::Store(StoreError::Withdrawn { .. }) => ErrorKind::Impossible,
             EngineError::Conflict { .. } => ErrorKind::Busy,
             EngineError::Cancelled => ErrorKind::Impossible,
-            EngineError::ModelNotKept(_) | EngineError::KeptAnswer(_) => ErrorKind::Broken,
+            EngineError::ModelNotKept(_) | EngineError::KeptModel(_) | EngineError::KeptAnswer(_) => ErrorKind::Broken,
             _ => ErrorKind::Malformed,
         }
     }
@@ -191,6 +195,7 @@ impl EngineError {
             EngineError::ModelNotKept(_) => {
                 "make room or grant the right to write; then send the request again only if it has a key, else fit the model again"
             }
+            EngineError::KeptModel(_) => "promote another version, fit again, or start the server with --model FILE",
             EngineError::KeptAnswer(_) => "send the request under a new key",
             EngineError::State(StateError::JobExists { .. }) => "release the job first, or choose another id",
             EngineError::State(StateError::KeyReused(_)) | EngineError::Store(StoreError::KeyReused(_)) => {
@@ -211,6 +216,7 @@ impl EngineError {
             EngineError::Impossible { .. }
             | EngineError::Conflict { .. }
             | EngineError::ModelNotKept(_)
+            | EngineError::KeptModel(_)
             | EngineError::KeptAnswer(_) => format!("{self}; {}", self.remedy()),
             _ => self.to_string(),
         }
@@ -236,8 +242,8 @@ impl Serialize for EngineError {
 fn no_version(number: Option<u64>) -> String {
     let kept = crate::MODELS_KEPT_MAX;
     match number {
-        Some(n) => format!("there is no version {n} of the model; the newest {kept} since the start are kept"),
-        None => "no version of the model was used before the present one since the start".into(),
+        Some(n) => format!("there is no version {n} of the model; the newest {kept} are kept"),
+        None => "no version of the model was used before the present one".into(),
     }
 }
 

@@ -91,8 +91,7 @@ impl Engine {
         if let Ok(mut store) = self.store() {
             store.mark_all_taught()?;
         }
-        let model = self.replace_fitted(model)?;
-        self.first_version("a fit without a comparison", &model);
+        self.use_uncompared(model)?;
         Ok(answer)
     }
 

@@ -29,6 +29,7 @@ mod handle;
 mod hold;
 mod hosts;
 mod jobs;
+mod kept_models;
 mod lease;
 mod model_file;
 mod models;
