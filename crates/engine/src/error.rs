@@ -28,7 +28,7 @@ pub enum EngineError {
     Store(#[from] StoreError),
     /// No model could be fitted.
     #[error(transparent)]
-    Fit(#[from] FitError),
+    Fit(FitError),
     /// The engine was built without a part that the request needs.
     #[error("this request needs a {0}, and none is loaded")]
     Missing(&'static str),
@@ -86,7 +86,7 @@ pub enum EngineError {
     #[error("{}", no_version(*.0))]
     UnknownVersion(Option<u64>),
     /// The work was cancelled before its end.
-    #[error("the fit was cancelled; the model is as before")]
+    #[error("the work was cancelled; the model and the suspects are as before")]
     Cancelled,
     /// A model in the state cannot be read or written.
     #[error("the model in the state cannot be used: {0}")]
@@ -121,6 +121,15 @@ pub struct ErrorForm {
     pub message: String,
     /// The remedy.
     pub remedy: String,
+}
+
+impl From<FitError> for EngineError {
+    fn from(e: FitError) -> Self {
+        match e {
+            FitError::Cancelled => EngineError::Cancelled,
+            e => EngineError::Fit(e),
+        }
+    }
 }
 
 impl From<Bad> for EngineError {

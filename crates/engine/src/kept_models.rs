@@ -8,11 +8,11 @@ use crate::error::EngineError;
 use crate::hold::{Engine, adapted, lock};
 use crate::model_file::ModelFile;
 use crate::models::{MODELS_KEPT_MAX, ModelVersion, VersionState};
-use predict::Model;
+use predict::{Model, ModelKinds};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
-use store::By;
-use store::Measurement;
 use store::state::{KeptModel, KeptModels, Lesson, ModelText, ModelsChange, parts_of, text_digest};
+use store::{By, ClusterStateStore, Measurement};
 use topology::{Bytes, Cluster};
 
 /// Learned readings after which the model in use is written with them: a process that opens the state applies at most so many.
@@ -108,7 +108,8 @@ impl Engine {
         };
         let goes_on = {
             let known = &lock(&self.versions).known;
-            let same = known.present().zip(present_of(&head)).is_some_and(|(a, b)| (&a.text, a.lesson) == (&b.text, b.lesson));
+            let same =
+                known.present().zip(present_of(&head)).is_some_and(|(a, b)| (&a.text, a.lesson) == (&b.text, b.lesson));
             (same && known.applied >= source.lesson).then_some(known.applied)
         };
         let goes_on = goes_on.zip(self.model_if_any());
@@ -216,7 +217,11 @@ impl Engine {
     }
 
     /// Writes a model's text, which no version names yet. None if the state keeps no models. The caller need not hold a lock.
-    pub(crate) fn keep_text(&self, model: &Model, fitted_on: Option<&Cluster>) -> Result<Option<ModelText>, EngineError> {
+    pub(crate) fn keep_text(
+        &self,
+        model: &Model,
+        fitted_on: Option<&Cluster>,
+    ) -> Result<Option<ModelText>, EngineError> {
         if !self.models_in_state {
             return Ok(None);
         }
@@ -326,13 +331,58 @@ impl Engine {
     }
 
     /// Writes `next` if the state still has its revision.
-    fn change(&self, next: KeptModels, learned: &[Lesson], log: Option<(By<'_>, &str, &str)>) -> Result<bool, EngineError> {
+    fn change(
+        &self,
+        next: KeptModels,
+        learned: &[Lesson],
+        log: Option<(By<'_>, &str, &str)>,
+    ) -> Result<bool, EngineError> {
         let done = self.state()?.change_models(&ModelsChange { models: &next, learned, log })?;
         let Some(revision) = done else { return Ok(false) };
         let lesson = next.lesson + learned.len() as i64;
         lock(&self.versions).set_head(KeptModels { revision, lesson, ..next })?;
         Ok(true)
     }
+}
+
+/// Gives hosts their new names in the models that a state keeps. A repetition changes nothing. Single learned readings of renamed hosts
+/// that came after the last checkpoint count again from the next fit on.
+///
+/// # Errors
+/// A model cannot be read; the state cannot be written.
+pub fn rename_kept_models(
+    state: &mut dyn ClusterStateStore,
+    names: &BTreeMap<String, String>,
+    kinds: &ModelKinds,
+) -> Result<(), EngineError> {
+    for _ in 0..ATTEMPTS {
+        let mut next = state.models()?;
+        let mut changed = false;
+        for row in &mut next.versions {
+            let mut text = String::new();
+            for part in 0..row.text.parts {
+                text += &state.model_part(row.text.id, part)?.unwrap_or_default();
+            }
+            let renamed = ModelFile::renamed(&text, names, kinds).map_err(EngineError::KeptModel)?;
+            if renamed != text {
+                (row.text, changed) = (written(state, &renamed)?, true);
+            }
+        }
+        if !changed || state.change_models(&ModelsChange { models: &next, learned: &[], log: None })?.is_some() {
+            return Ok(());
+        }
+    }
+    Err(EngineError::Conflict { attempts: ATTEMPTS })
+}
+
+/// Writes a text in parts.
+fn written(state: &mut dyn ClusterStateStore, text: &str) -> Result<ModelText, EngineError> {
+    let id = state.begin_model_text()?;
+    let parts = parts_of(text);
+    for (number, part) in (0..).zip(&parts) {
+        state.put_model_part(id, number, part)?;
+    }
+    Ok(ModelText { id, parts: parts.len() as i64, bytes: text.len() as i64, digest: text_digest(text) })
 }
 
 /// Ends the use of the present version and removes its checkpoint.

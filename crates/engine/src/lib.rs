@@ -66,6 +66,7 @@ pub use jobs::{
     AllocateAnswer, AllocateRequest, DrainAnswer, DrainRequest, DrainedAnswer, JobAnswer, ReleaseAnswer,
     ReleaseRequest, ReleasedJob, StatusAnswer, StatusRequest, SuspectAnswer, UndrainAnswer, UndrainRequest,
 };
+pub use kept_models::rename_kept_models;
 pub use lease::{JobRequest, RenewRequest};
 pub use model_file::ModelFile;
 pub use models::{Compared, MODELS_KEPT_MAX, ModelVersion, Progress, PromoteRequest, RefitAnswer, STEPS, VersionState};

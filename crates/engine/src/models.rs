@@ -8,12 +8,12 @@ use crate::error::EngineError;
 use crate::fit::{FitAnswer, FitRequest};
 use crate::hold::{Engine, lock};
 use crate::kept_models::Known;
-use predict::{BandwidthModel, Model};
+use predict::{BandwidthModel, Model, Stop};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use store::state::{KeptModels, ModelText};
-use store::{By, Measurement, Query};
+use store::{By, Measurement, Query, StoredReading};
 use topology::Collective;
 
 /// Maximum number of versions that an engine keeps, the present one included. A model has up to a few MB.
@@ -23,6 +23,8 @@ const HELD_BACK_ONE_OF: usize = 4;
 /// Fewer readings held back decide nothing: then a part of all readings is.
 const HELD_BACK_MIN: usize = 5;
 
+/// Numbers of readings per read of the store.
+const READ_AT_ONCE: i64 = 10_000;
 /// Longest reason of a promotion, bytes.
 const WHY_BYTES_MAX: usize = 1024;
 
@@ -30,7 +32,7 @@ const WHY_BYTES_MAX: usize = 1024;
 pub const STEPS: [&str; 4] =
     ["reads the readings", "fits without the held-back readings", "fits with all readings", "done"];
 
-/// The progress of a fit, and the wish to end it. A step that runs ends first.
+/// The progress of a fit or a diagnosis, and the wish to end it.
 #[derive(Debug, Default)]
 pub struct Progress {
     step: AtomicUsize,
@@ -42,14 +44,20 @@ impl Progress {
     pub fn step(&self) -> usize {
         self.step.load(Ordering::Acquire).min(STEPS.len() - 1)
     }
-    /// Ends the work before its next step; the model stays.
+    /// Ends the work within about a second, also in the middle of a fit; the model stays.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
     }
-    fn next(&self) -> Result<(), EngineError> {
-        if self.cancelled.load(Ordering::Acquire) {
-            return Err(EngineError::Cancelled);
-        }
+    /// The flag for the loops of a fit.
+    pub(crate) fn stop(&self) -> Stop<'_> {
+        Stop::when(&self.cancelled)
+    }
+    /// An error if the work is to end.
+    pub(crate) fn go_on(&self) -> Result<(), EngineError> {
+        if self.cancelled.load(Ordering::Acquire) { Err(EngineError::Cancelled) } else { Ok(()) }
+    }
+    pub(crate) fn next(&self) -> Result<(), EngineError> {
+        self.go_on()?;
         self.step.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
@@ -196,7 +204,12 @@ struct New<'a> {
 impl Engine {
     /// Remembers a model that was not compared: that of the start, or of a command. What the store holds by then counts as seen, unless the model is NCCL's own, which
     /// learns nothing from readings. The state keeps it if it keeps models.
-    pub(crate) fn first_version(&self, why: &str, model: &Arc<Model>, imported: Option<&str>) -> Result<(), EngineError> {
+    pub(crate) fn first_version(
+        &self,
+        why: &str,
+        model: &Arc<Model>,
+        imported: Option<&str>,
+    ) -> Result<(), EngineError> {
         let last = self.store().and_then(|s| Ok(s.revision()?.last_id)).unwrap_or(0);
         let seen = if model.kind() == "nccl" { 0 } else { last };
         let version = described(model, VersionState::Present, By::from(0.0), why);
@@ -286,7 +299,7 @@ impl Engine {
             let versions = lock(&self.versions);
             (versions.seen_until, versions.present())
         };
-        let rows = self.store()?.readings(&Query::usable().newest(crate::READINGS_MAX))?;
+        let rows = self.newest_readings(progress)?;
         let last = rows.iter().map(|x| x.id).max().unwrap_or(seen_until);
         if self.models_in_state {
             self.keep_tried(last)?;
@@ -303,7 +316,7 @@ impl Engine {
         let Some(base) = comparable else {
             progress.next()?;
             progress.next()?;
-            let fit = self.fitted(kind, r, &all.into_iter().map(|x| x.1).collect::<Vec<_>>())?;
+            let fit = self.fitted(kind, r, &all.into_iter().map(|x| x.1).collect::<Vec<_>>(), progress.stop())?;
             return promote(fit, None, "there was no model of this collective to compare it with");
         };
         let r = FitRequest { collective: Some(base.collective()), ..r.clone() };
@@ -316,13 +329,14 @@ impl Engine {
         let judged: Vec<&Measurement> =
             all.iter().filter(|(id, _)| held_back.binary_search(id).is_ok()).map(|x| &x.1).collect();
         progress.next()?;
-        let (candidate, fit) = self.fitted(kind, &r, &used)?;
+        let (candidate, fit) = self.fitted(kind, &r, &used, progress.stop())?;
         let compared = (!judged.is_empty()).then(|| Compared {
             held_back: judged.len(),
             seen_before,
-            present: error_of(&base, &judged),
-            fitted: error_of(&candidate, &judged),
+            present: error_of(&base, &judged, progress.stop()),
+            fitted: error_of(&candidate, &judged, progress.stop()),
         });
+        progress.go_on()?;
         progress.next()?;
         if let Some(c) = compared.filter(|c| c.fitted > c.present || !c.fitted.is_finite()) {
             let why = format!(
@@ -341,7 +355,8 @@ impl Engine {
             return Ok(RefitAnswer { version, promoted: false, why, compared, fit });
         }
         let everything: Vec<Measurement> = all.into_iter().map(|x| x.1).collect();
-        let fit = if compared.is_none() { (candidate, fit) } else { self.fitted(kind, &r, &everything)? };
+        let fit =
+            if compared.is_none() { (candidate, fit) } else { self.fitted(kind, &r, &everything, progress.stop())? };
         let why = match compared {
             None => "there was no reading to compare it with the present model".to_owned(),
             Some(c) => format!(
@@ -350,6 +365,21 @@ impl Engine {
             ),
         };
         promote(fit, compared, &why)
+    }
+
+    /// The newest usable readings with their numbers, read in batches: the store is locked for one batch at a time.
+    fn newest_readings(&self, progress: &Progress) -> Result<Vec<StoredReading>, EngineError> {
+        let mut until = self.store()?.revision()?.last_id;
+        let mut rows = Vec::new();
+        while until > 0 && rows.len() < crate::READINGS_MAX {
+            progress.go_on()?;
+            let after = (until - READ_AT_ONCE).max(0);
+            let query = Query { after: Some(after), until: Some(until), ..Query::usable() };
+            let batch = self.store()?.readings(&query.newest(crate::READINGS_MAX - rows.len()))?;
+            rows.extend(batch);
+            until = after;
+        }
+        Ok(rows)
     }
 
     #[allow(clippy::too_many_arguments)] // the facts of one promotion
@@ -497,9 +527,9 @@ fn held_back(all: &[(i64, Measurement)], seen_until: i64, fits: impl Fn(&Measure
 }
 
 /// Mean of `|ln(predicted/reading)|`.
-fn error_of(model: &Model, readings: &[&Measurement]) -> f64 {
+fn error_of(model: &Model, readings: &[&Measurement], stop: Stop<'_>) -> f64 {
     let one = |m: &&Measurement| {
         (model.predict_allocation(m.size, &m.allocation).busbw_gb_per_s / m.busbw.gb_per_s()).ln().abs()
     };
-    readings.iter().map(one).sum::<f64>() / readings.len() as f64
+    readings.iter().take_while(|_| !stop.is_set()).map(one).sum::<f64>() / readings.len() as f64
 }

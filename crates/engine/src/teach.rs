@@ -243,7 +243,8 @@ impl Engine {
         let Some(new) = new.filter(|_| taught.iter().any(|t| t.learned)) else {
             return Ok(Some(Learned { taught, diagnosis, model }));
         };
-        let learned: Vec<&Measurement> = measurements.iter().zip(&taught).filter(|t| t.1.learned).map(|t| t.0).collect();
+        let learned: Vec<&Measurement> =
+            measurements.iter().zip(&taught).filter(|t| t.1.learned).map(|t| t.0).collect();
         Ok(self.use_taught(Arc::new(new), &learned, once)?.map(|model| Learned { taught, diagnosis, model }))
     }
 

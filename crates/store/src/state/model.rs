@@ -147,7 +147,10 @@ impl State {
 
     /// The versions and their descriptions, without their texts.
     pub fn models(&self) -> Result<KeptModels, StateError> {
-        self.db.read(|e| StateError::of("read", &self.path, &e), |tx| head(tx).map_err(|e| StateError::of("read", &self.path, &e)))
+        self.db.read(
+            |e| StateError::of("read", &self.path, &e),
+            |tx| head(tx).map_err(|e| StateError::of("read", &self.path, &e)),
+        )
     }
 
     /// Begins a text and returns its number. Removes texts that were begun long before and never named.
@@ -158,8 +161,7 @@ impl State {
             let id: i64 = tx
                 .one("UPDATE model_head SET newest_text = newest_text + 1 RETURNING newest_text", &[])
                 .map_err(fail)?;
-            let abandoned =
-                "DELETE FROM model_part WHERE text <= ?1 AND text NOT IN (SELECT text FROM model)";
+            let abandoned = "DELETE FROM model_part WHERE text <= ?1 AND text NOT IN (SELECT text FROM model)";
             tx.execute(abandoned, vals![id - ABANDONED_AFTER]).map_err(fail)?;
             Ok(id)
         })
@@ -168,7 +170,10 @@ impl State {
     /// Writes a part of a text, numbered from 0. A repetition replaces it.
     pub fn put_model_part(&mut self, text: i64, part: i64, content: &str) -> Result<(), StateError> {
         if content.len() > PART_BYTES_MAX {
-            return Err(StateError::Invalid(format!("a part of a model has {} bytes; at most {PART_BYTES_MAX}", content.len())));
+            return Err(StateError::Invalid(format!(
+                "a part of a model has {} bytes; at most {PART_BYTES_MAX}",
+                content.len()
+            )));
         }
         let State { path, db, .. } = self;
         let fail = |e: SqlError| StateError::of("write to", path, &e);
@@ -222,10 +227,8 @@ impl State {
 }
 
 fn head(tx: &Sql<'_>) -> Result<KeptModels, SqlError> {
-    let (revision, present, newest, lesson, seen_until, tried_until, imported) = tx.one(
-        "SELECT revision, present, newest, lesson, seen_until, tried_until, imported FROM model_head",
-        &[],
-    )?;
+    let (revision, present, newest, lesson, seen_until, tried_until, imported) =
+        tx.one("SELECT revision, present, newest, lesson, seen_until, tried_until, imported FROM model_head", &[])?;
     let versions = "SELECT version, text, parts, bytes, digest, lesson, about FROM model ORDER BY version";
     let versions = tx.all(versions, &[])?;
     Ok(KeptModels { revision, present, newest, lesson, seen_until, tried_until, imported, versions })
