@@ -83,13 +83,20 @@ fn gp() -> FitRequest {
     FitRequest { kind: Some("gp".into()), collective: Some(Collective::AllReduce), seed: 0 }
 }
 
-/// A reading of hosts `a` and `b`, so much above the physics: no slow part explains such a reading.
+/// A reading of hosts `a` and `b`, so much above the physics and the model: no slow part explains such a reading.
 fn observed(site: &Site, job: &str, a: u32, b: u32, share: f64) -> ObserveRequest {
     let fabric = fabric::Fabric::new(&site.cluster);
     let bound = fabric.estimate(&pair(HostId(a), HostId(b)), Collective::AllReduce, SIZE).busbw.gb_per_s();
     let reading = ReadingIn::new(Collective::AllReduce, Some(SIZE), bound * share);
     let gpus = Some(site.cluster.gpu_names(&pair(HostId(a), HostId(b))));
-    ObserveRequest { job: job.into(), gpus, readings: vec![reading], key: Some(job.into()), ..Default::default() }
+    ObserveRequest {
+        job: job.into(),
+        gpus,
+        readings: vec![reading],
+        force: true,
+        key: Some(job.into()),
+        ..Default::default()
+    }
 }
 
 fn predictions(e: &Engine) -> Vec<u64> {
@@ -146,7 +153,7 @@ fn what_one_process_promotes_or_learns_the_others_use_and_no_reading_is_lost() {
         assert!(!b.sync_models().unwrap(), "nothing has changed");
         assert_eq!(predictions(&a), predictions(&b));
         let before = predictions(&b);
-        let taught = a.observe(&observed(site, "a-1", 0, 1, 1.06), 10.0).unwrap();
+        let taught = a.observe(&observed(site, "a-1", 0, 1, 1.4), 10.0).unwrap();
         assert_eq!(taught.learned, 1, "{taught:?}");
         assert!(b.sync_models().unwrap() && predictions(&b) != before);
         assert!(alike(&a, &b));
@@ -156,7 +163,7 @@ fn what_one_process_promotes_or_learns_the_others_use_and_no_reading_is_lost() {
             for (name, e) in [("a", &a), ("b", &b)] {
                 s.spawn(move || {
                     for i in 0..40u32 {
-                        let r = observed(site, &format!("{name}{i}"), i % 5, 5, 1.3 + f64::from(i) / 100.0);
+                        let r = observed(site, &format!("{name}{i}"), i % 5, 5, 1.45 + f64::from(i) / 100.0);
                         assert_eq!(e.observe(&r, 20.0).unwrap().learned, 1);
                     }
                 });
@@ -169,7 +176,7 @@ fn what_one_process_promotes_or_learns_the_others_use_and_no_reading_is_lost() {
         assert_eq!(head.versions[0].version, 0, "a checkpoint was written");
         assert!(site.open().lessons(0).unwrap().len() < 81);
         assert!(alike(&a, &b) && alike(&a, &site.engine(None)), "two processes and one that starts predict the same");
-        let again = a.observe(&observed(site, "a3", 3, 5, 1.33), 30.0).unwrap();
+        let again = a.observe(&observed(site, "a3", 3, 5, 1.48), 30.0).unwrap();
         assert!(again.repeated && site.open().models().unwrap().lesson == 81);
 
         across(site, 0.5);
@@ -205,7 +212,7 @@ fn a_text_that_is_not_complete_is_used_by_nobody_and_is_removed() {
         assert!(state.change_models(&change).unwrap_err().to_string().contains("not complete"));
         assert_eq!(state.models().unwrap(), head);
         // A change that is based on an older revision is not made.
-        e.observe(&observed(site, "j", 0, 1, 1.06), 1.0).unwrap();
+        e.observe(&observed(site, "j", 0, 1, 1.4), 1.0).unwrap();
         let late = ModelsChange { models: &head, learned: &[], log: None };
         assert_eq!(state.change_models(&late).unwrap(), None);
         for _ in 0..20 {

@@ -313,7 +313,10 @@ fn servers_of_one_state_use_the_same_model_which_a_command_teaches_too() {
     for url in [None, Some(database.database())] {
         let dir = tempfile::tempdir().unwrap();
         let state = url.clone().unwrap_or_else(|| "s.db".into());
-        let servers = [serve_state(dir.path(), &state, &["--refit-after", "0"]), serve_state(dir.path(), &state, &["--refit-after", "0"])];
+        let servers = [
+            serve_state(dir.path(), &state, &["--refit-after", "0"]),
+            serve_state(dir.path(), &state, &["--refit-after", "0"]),
+        ];
         let a = agent();
         let models = |s: &Served| ask(&a, s.at, "GET", "/v1/models", "x", "").unwrap().1;
         let predicted = |s: &Served| {
@@ -334,7 +337,8 @@ fn servers_of_one_state_use_the_same_model_which_a_command_teaches_too() {
             let (from, to) = (n % 3, 3);
             let body = json!({"job": format!("j{n}"), "gpus": [format!("n{from}"), format!("n{to}")],
                 "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 1.02 * usual}]});
-            let (status, v) = ask(&a, servers[n % 2].at, "POST", "/v1/readings", &format!("r{n}"), &body.to_string()).unwrap();
+            let (status, v) =
+                ask(&a, servers[n % 2].at, "POST", "/v1/readings", &format!("r{n}"), &body.to_string()).unwrap();
             assert_eq!(status, 201, "{v}");
         }
         let (status, task) = ask(&a, servers[0].at, "POST", "/v1/models/fit", "x", r#"{"kind":"gp"}"#).unwrap();
@@ -351,12 +355,19 @@ fn servers_of_one_state_use_the_same_model_which_a_command_teaches_too() {
         let store = url.clone().unwrap_or_else(|| "s.readings.db".into());
         let busbw = format!("{}", 1.1 * before);
         let done = Command::new(env!("CARGO_BIN_EXE_linkwise"))
-            .args(["observe", "--state", &state, "--store", &store, "--job", "by-hand", "--gpus", "n0 n1", "--busbw", &busbw])
+            .args([
+                "observe", "--state", &state, "--store", &store, "--job", "by-hand", "--gpus", "n0 n1", "--busbw",
+                &busbw,
+            ])
             .current_dir(dir.path())
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert!(said.contains("the model in the state has learned 1 reading"), "{said} {}", String::from_utf8_lossy(&done.stderr));
+        assert!(
+            said.contains("the model in the state has learned 1 reading"),
+            "{said} {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         on_both(&|s| predicted(s) > before);
     }
 }

@@ -300,7 +300,9 @@ fn a_server_of_the_version_before_goes_on_beside_a_newer_one() {
     // The database as version 1 left it.
     sql("DROP TABLE model_head, model, model_part, model_lesson; DELETE FROM schema_version WHERE version = 2");
     let of_old = |text: &str| {
-        sql(&format!("BEGIN; SELECT pg_advisory_xact_lock(1818982259, 1); {text}; UPDATE version SET everything = everything + 1; COMMIT"))
+        sql(&format!(
+            "BEGIN; SELECT pg_advisory_xact_lock(1818982259, 1); {text}; UPDATE version SET everything = everything + 1; COMMIT"
+        ))
     };
     let opened: Vec<State> = std::thread::scope(|s| {
         let all: Vec<_> = (0..3).map(|_| s.spawn(|| State::open(Path::new(&url)).unwrap())).collect();
@@ -313,10 +315,7 @@ fn a_server_of_the_version_before_goes_on_beside_a_newer_one() {
     let now = new.snapshot().unwrap();
     assert_eq!((now.job("old").unwrap().gpus.gpu_count(), now.free.gpu_count()), (2, 5));
     assert_eq!(new.answered("old", "r", None).unwrap().as_deref(), Some("told"));
-    assert!(matches!(
-        new.allocate(&job("x", c.parse_gpus(["n0:1"]).unwrap()), 3.0),
-        Err(StateError::Held { .. })
-    ));
+    assert!(matches!(new.allocate(&job("x", c.parse_gpus(["n0:1"]).unwrap()), 3.0), Err(StateError::Held { .. })));
     of_old("DELETE FROM job WHERE id = 'new'");
     assert_eq!(new.snapshot().unwrap().free.gpu_count(), 6);
     assert_eq!(new.models_revision().unwrap(), 0);

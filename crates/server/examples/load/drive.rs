@@ -33,7 +33,12 @@ impl Kind {
     fn round(self, job: &str, n: u64) -> Vec<Request> {
         let gpus = [1, 2, 4, 8, 8, 16, 24, 32][n as usize % 8];
         let place = |commit: Option<String>| {
-            Request::Place(Box::new(PlaceRequest { gpus: Some(gpus), key: commit.clone(), commit, ..Default::default() }))
+            Request::Place(Box::new(PlaceRequest {
+                gpus: Some(gpus),
+                key: commit.clone(),
+                commit,
+                ..Default::default()
+            }))
         };
         let (what_if, commit) = (|| place(None), || place(Some(job.to_owned())));
         let release = || Request::Release(ReleaseRequest { jobs: vec![job.to_owned()], key: None });

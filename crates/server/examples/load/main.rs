@@ -99,10 +99,10 @@ pub fn measure(s: &Settings, mut told: impl FnMut(&Row)) {
     for &gpus in &s.gpus {
         for backend in &s.backends {
             let is = |r: &&Row, k: Kind| {
-                (r.gpus, r.backend.as_str(), r.kind.as_str(), r.seconds) == (gpus, backend.as_str(), k.name(), s.seconds)
+                (r.gpus, r.backend.as_str(), r.kind.as_str(), r.seconds)
+                    == (gpus, backend.as_str(), k.name(), s.seconds)
             };
-            let missing: Vec<Kind> =
-                Kind::ALL.into_iter().filter(|k| !known.iter().any(|r| is(&r, *k))).collect();
+            let missing: Vec<Kind> = Kind::ALL.into_iter().filter(|k| !known.iter().any(|r| is(&r, *k))).collect();
             known.iter().filter(|r| Kind::ALL.iter().any(|k| is(r, *k))).for_each(&mut told);
             if missing.is_empty() {
                 continue;
@@ -177,7 +177,8 @@ fn text(r: &Row) -> String {
     )
 }
 
-const HEAD: &str = "  GPUs state      requests  engine/s  server/s  ratio  half-rate p50/ms p99/ms MiB-before -after load";
+const HEAD: &str =
+    "  GPUs state      requests  engine/s  server/s  ratio  half-rate p50/ms p99/ms MiB-before -after load";
 const USAGE: &str = "arguments: [--gpus N,N] [--states file,postgresql] [--seconds S] [--results FILE] [--format text|json] [--soak MINUTES]";
 
 #[allow(dead_code)] // the smoke test calls `measure`
@@ -212,7 +213,11 @@ fn main() {
     }
     if !json {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        println!("{cores} cores, load {:.1} before; {} s per part; the clients run in the same process\n{HEAD}", load(), settings.seconds);
+        println!(
+            "{cores} cores, load {:.1} before; {} s per part; the clients run in the same process\n{HEAD}",
+            load(),
+            settings.seconds
+        );
     }
     measure(&settings, |row| match json {
         true => println!("{}", serde_json::to_string(row).expect("JSON")),

@@ -118,7 +118,8 @@ impl Server {
     pub fn copy(&self, from: &str, to: &str) {
         let script = "\"$1/pg_dump\" -h \"$2\" -U tester \"$3\" | \"$1/psql\" -X -q -v ON_ERROR_STOP=1 -h \"$2\" -U tester -d \"$4\" > /dev/null";
         let mut sh = Command::new("bash");
-        let done = sh.args(["-o", "pipefail", "-c", script, "copy"]).args([&self.bin, &self.folder]).args([from, to]).output();
+        let done =
+            sh.args(["-o", "pipefail", "-c", script, "copy"]).args([&self.bin, &self.folder]).args([from, to]).output();
         let done = done.expect("bash runs");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
