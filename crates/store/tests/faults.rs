@@ -370,7 +370,7 @@ fn a_network_to_postgresql_that_drops_packets_loses_and_invents_nothing() {
         for _ in 0..faults().div_ceil(2) {
             h.wait_for_more(10);
             net.cut(true);
-            h.wait_for_refusals(3);
+            h.wait_for_refusals(1);
             net.cut(false);
         }
         h.wait_for_more(10);
