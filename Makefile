@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build wheel test-wheel test-torch test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri
+.PHONY: help setup build wheel test-wheel test-torch test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri soak-server
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -75,8 +75,11 @@ bench-nccl: ## mode adaptive in the real NCCL library over shaped rails, kernels
 bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 40 minutes, needs root
 	@scripts/bench-net.sh
 
-bench-server: ## decisions per second of a server beside the engine's own, at 1,024 GPUs; 20 seconds
+bench-server: ## decisions per second of a server beside the engine's own, at 1,024 and 10,240 GPUs; four minutes
 	@scripts/bench-server.sh
+
+soak-server: ## a server under a low rate for MINUTES=30: its memory must be flat
+	@scripts/soak-server.sh
 
 fmt: ## format the code
 	@scripts/cargo.sh fmt --all

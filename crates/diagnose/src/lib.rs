@@ -47,7 +47,7 @@ use effect::EffectCache;
 use evidence::{Baseline, Evidence, Expectations, Expected};
 use predict::Kind;
 use predict::{BandwidthModel, Correction, Model};
-use predict::{FitError, FitOptions, fit, slow_shared_parts};
+use predict::{FitError, FitOptions, Stop, fit, slow_shared_parts};
 use predict::{LearnedRates, SlowPart};
 use search::Search;
 use std::collections::HashMap;
@@ -108,7 +108,23 @@ pub fn examine(
     collective: Option<Collective>,
     constants: fabric::Constants,
 ) -> Result<(Diagnosis, Model), FitError> {
-    let options = |kind, collective| FitOptions { collective, ..FitOptions::of(kind).constants(constants.clone()) };
+    examine_until(cluster, measurements, collective, constants, Stop::default())
+}
+
+/// [`examine`] that ends with [`FitError::Cancelled`] when it is told to: within a fit, or before the next of its steps.
+///
+/// # Errors
+/// Those of [`examine`]; [`FitError::Cancelled`].
+pub fn examine_until(
+    cluster: &Cluster,
+    measurements: &[Measurement],
+    collective: Option<Collective>,
+    constants: fabric::Constants,
+    stop: Stop<'_>,
+) -> Result<(Diagnosis, Model), FitError> {
+    let options =
+        |kind, collective| FitOptions { collective, stop, ..FitOptions::of(kind).constants(constants.clone()) };
+    let go_on = || if stop.is_set() { Err(FitError::Cancelled) } else { Ok(()) };
     let collective = match collective {
         Some(c) => c,
         None => fit(cluster, &thin_each(measurements), &options(Kind::Bound, None))?.0.collective(),
@@ -123,6 +139,7 @@ pub fn examine(
         .collect();
     let thinned = thin(healthy.iter().copied());
     let mut bound = fit(cluster, &thinned, &options(Kind::Bound, Some(collective)))?.0;
+    go_on()?;
     if let Some(found) = few_readings(cluster, &healthy, &evidence, &bound, &constants)? {
         return Ok(found);
     }
@@ -130,10 +147,12 @@ pub fn examine(
     if !shared.is_empty() {
         bound = bound.at_rates(LearnedRates { slow: shared.clone(), ..LearnedRates::default() });
     }
+    go_on()?;
     let effects = Effects::new(&bound.site().cluster, &bound);
     let (mut search, mut found) = explain(&effects, &bound, &evidence, Baseline::Classes);
     let mut model = bound.clone();
     for _ in 1..ROUNDS {
+        go_on()?;
         let touched = |m: &Measurement| {
             found.iter().any(|d| {
                 let c = &d.candidates[0];

@@ -2,14 +2,16 @@
 
 use crate::error::EngineError;
 use crate::gpus::GpuList;
+use crate::handle::{Answer, Request};
 use crate::hold::Engine;
+use crate::models::Progress;
 use crate::slow_parts::SlowPartAnswer;
 use diagnose::{self, Candidate, Cost, Defect, Diagnosis};
 use predict::Model;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use store::state::Suspect;
-use store::{Measurement, Query, Source};
+use store::{By, Measurement, Query, Source};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
 
 /// Suspects below this probability are not kept.
@@ -156,7 +158,26 @@ impl Engine {
     /// # Errors
     /// No store; no usable reading, or several collectives and none is named.
     pub fn diagnose(&self, r: &DiagnoseRequest) -> Result<DiagnoseAnswer, EngineError> {
-        self.look_for_defects(r, true)
+        self.look_for_defects(r, true, &Progress::default())
+    }
+
+    /// [`Engine::diagnose`] that can be cancelled, with an entry in the log.
+    ///
+    /// # Errors
+    /// Those of [`Engine::diagnose`]; [`EngineError::Cancelled`].
+    pub fn diagnose_until(
+        &self,
+        r: &DiagnoseRequest,
+        by: By<'_>,
+        progress: &Progress,
+    ) -> Result<DiagnoseAnswer, EngineError> {
+        let answer = self.look_for_defects(r, true, progress)?;
+        let told = Answer::Diagnose(answer);
+        self.log_answer(&Request::Diagnose(r.clone()), &told, by)?;
+        match told {
+            Answer::Diagnose(answer) => Ok(answer),
+            _ => Err(EngineError::Cancelled),
+        }
     }
 
     /// The same without a change of the state.
@@ -164,17 +185,25 @@ impl Engine {
     /// # Errors
     /// Those of [`Engine::diagnose`].
     pub fn diagnosis(&self, r: &DiagnoseRequest) -> Result<DiagnoseAnswer, EngineError> {
-        self.look_for_defects(r, false)
+        self.look_for_defects(r, false, &Progress::default())
     }
 
-    fn look_for_defects(&self, r: &DiagnoseRequest, keep: bool) -> Result<DiagnoseAnswer, EngineError> {
+    fn look_for_defects(
+        &self,
+        r: &DiagnoseRequest,
+        keep: bool,
+        progress: &Progress,
+    ) -> Result<DiagnoseAnswer, EngineError> {
         let (rows, readings, simulated_readings) = {
             let store = self.store()?;
             let simulated = Query { source: Some(Source::Simulated), ..Query::usable() };
             (store.measurements(&self.window(None))?, store.count(&Query::usable())?, store.count(&simulated)?)
         };
         let cluster = &self.cluster;
-        let (diagnosis, model) = diagnose::examine(cluster, &rows, r.collective, fabric::Constants::default())?;
+        progress.next()?;
+        let constants = fabric::Constants::default();
+        let (diagnosis, model) = diagnose::examine_until(cluster, &rows, r.collective, constants, progress.stop())?;
+        progress.go_on()?;
         if keep && self.has_state() {
             self.state()?.set_suspects(&suspects_of(&diagnosis))?;
         }

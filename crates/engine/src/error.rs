@@ -28,7 +28,7 @@ pub enum EngineError {
     Store(#[from] StoreError),
     /// No model could be fitted.
     #[error(transparent)]
-    Fit(#[from] FitError),
+    Fit(FitError),
     /// The engine was built without a part that the request needs.
     #[error("this request needs a {0}, and none is loaded")]
     Missing(&'static str),
@@ -86,8 +86,11 @@ pub enum EngineError {
     #[error("{}", no_version(*.0))]
     UnknownVersion(Option<u64>),
     /// The work was cancelled before its end.
-    #[error("the fit was cancelled; the model is as before")]
+    #[error("the work was cancelled; the model and the suspects are as before")]
     Cancelled,
+    /// A model in the state cannot be read or written.
+    #[error("the model in the state cannot be used: {0}")]
+    KeptModel(String),
     /// A stored answer cannot be read.
     #[error("the stored answer to this request cannot be read: {0}")]
     KeptAnswer(String),
@@ -118,6 +121,15 @@ pub struct ErrorForm {
     pub message: String,
     /// The remedy.
     pub remedy: String,
+}
+
+impl From<FitError> for EngineError {
+    fn from(e: FitError) -> Self {
+        match e {
+            FitError::Cancelled => EngineError::Cancelled,
+            e => EngineError::Fit(e),
+        }
+    }
 }
 
 impl From<Bad> for EngineError {
@@ -152,6 +164,7 @@ impl EngineError {
             EngineError::ModelNotKept(_) => "model_not_saved",
             EngineError::UnknownVersion(_) => "unknown_version",
             EngineError::Cancelled => "cancelled",
+            EngineError::KeptModel(_) => "kept_model",
             EngineError::KeptAnswer(_) => "kept_answer",
         }
     }
@@ -169,7 +182,7 @@ impl EngineError {
             EngineError::Store(StoreError::Withdrawn { .. }) => ErrorKind::Impossible,
             EngineError::Conflict { .. } => ErrorKind::Busy,
             EngineError::Cancelled => ErrorKind::Impossible,
-            EngineError::ModelNotKept(_) | EngineError::KeptAnswer(_) => ErrorKind::Broken,
+            EngineError::ModelNotKept(_) | EngineError::KeptModel(_) | EngineError::KeptAnswer(_) => ErrorKind::Broken,
             _ => ErrorKind::Malformed,
         }
     }
@@ -191,6 +204,7 @@ impl EngineError {
             EngineError::ModelNotKept(_) => {
                 "make room or grant the right to write; then send the request again only if it has a key, else fit the model again"
             }
+            EngineError::KeptModel(_) => "promote another version, fit again, or start the server with --model FILE",
             EngineError::KeptAnswer(_) => "send the request under a new key",
             EngineError::State(StateError::JobExists { .. }) => "release the job first, or choose another id",
             EngineError::State(StateError::KeyReused(_)) | EngineError::Store(StoreError::KeyReused(_)) => {
@@ -211,6 +225,7 @@ impl EngineError {
             EngineError::Impossible { .. }
             | EngineError::Conflict { .. }
             | EngineError::ModelNotKept(_)
+            | EngineError::KeptModel(_)
             | EngineError::KeptAnswer(_) => format!("{self}; {}", self.remedy()),
             _ => self.to_string(),
         }
@@ -236,8 +251,8 @@ impl Serialize for EngineError {
 fn no_version(number: Option<u64>) -> String {
     let kept = crate::MODELS_KEPT_MAX;
     match number {
-        Some(n) => format!("there is no version {n} of the model; the newest {kept} since the start are kept"),
-        None => "no version of the model was used before the present one since the start".into(),
+        Some(n) => format!("there is no version {n} of the model; the newest {kept} are kept"),
+        None => "no version of the model was used before the present one".into(),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::hold::Engine;
 use crate::slow_parts::SlowPartAnswer;
-use predict::{BandwidthModel, Correction, FitOptions, Kind, Model, TierRates};
+use predict::{BandwidthModel, Correction, FitOptions, Kind, Model, Stop, TierRates};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use store::{Measurement, Source};
@@ -86,13 +86,12 @@ impl Engine {
             Err(EngineError::Missing(_)) if kind == Kind::Nccl => Vec::new(),
             other => other?,
         };
-        let (model, answer) = self.fitted(kind, r, &readings)?;
+        let (model, answer) = self.fitted(kind, r, &readings, Stop::default())?;
         // A killed request may have stored readings without teaching them: the new model has them, so a repetition must teach nothing.
         if let Ok(mut store) = self.store() {
             store.mark_all_taught()?;
         }
-        let model = self.replace_fitted(model)?;
-        self.first_version("a fit without a comparison", &model);
+        self.use_uncompared(model)?;
         Ok(answer)
     }
 
@@ -109,11 +108,12 @@ impl Engine {
     /// A model of these readings, which the engine does not use yet.
     pub(crate) fn fitted(
         &self,
-        kind: Kind,
+        kind: Kind<'_>,
         r: &FitRequest,
         readings: &[Measurement],
+        stop: Stop<'_>,
     ) -> Result<(Model, FitAnswer), EngineError> {
-        let options = FitOptions { collective: r.collective, ..FitOptions::of(kind).seed(r.seed) };
+        let options = FitOptions { collective: r.collective, stop, ..FitOptions::of(kind).seed(r.seed) };
         let (model, report) = predict::fit(&self.cluster, readings, &options)?;
         let network = match model.correction() {
             Correction::Learned(l) => Some((l.parameter_count(), l.parameter_bytes())),

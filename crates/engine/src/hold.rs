@@ -37,7 +37,7 @@ pub struct Engine {
     /// The last snapshot; valid while the state has its version.
     snapshot: Mutex<Option<Arc<Snapshot>>>,
     store: Option<Mutex<Box<dyn ReadingStore>>>,
-    model: RwLock<Option<Arc<Model>>>,
+    pub(crate) model: RwLock<Option<Arc<Model>>>,
     /// One request at a time learns or fits; placements continue with the old model.
     learning: Mutex<()>,
     keeper: Option<Mutex<Box<dyn ModelKeeper>>>,
@@ -46,9 +46,11 @@ pub struct Engine {
     used: Mutex<HashMap<(String, u64), Arc<dyn Search>>>,
     pub(crate) watch: Mutex<Option<Watch>>,
     /// The cluster of the model's fit, if its network differs from the present one.
-    fitted_on: Mutex<Option<Cluster>>,
+    pub(crate) fitted_on: Mutex<Option<Cluster>>,
     /// The versions of the model.
     pub(crate) versions: Mutex<crate::models::Versions>,
+    /// True if the state keeps them.
+    pub(crate) models_in_state: bool,
 }
 
 /// Builds an [`Engine`].
@@ -62,6 +64,9 @@ pub struct Builder {
     kinds: ModelKinds,
     /// The cluster of the model's fit, if it is not the model's own.
     fitted_on: Option<Cluster>,
+    models_in_state: bool,
+    /// Digest of the model file that the state takes in.
+    imported: Option<String>,
 }
 
 impl Builder {
@@ -90,6 +95,19 @@ impl Builder {
         (self.model, self.fitted_on) = (Some(file.model), file.fitted_on);
         self
     }
+    /// Takes the model from the state, which keeps its versions for all processes ([`Engine::sync_models`]). A model that was added serves
+    /// a state that has none.
+    pub fn models_in_state(mut self) -> Self {
+        self.models_in_state = true;
+        self
+    }
+    /// Adds a model as a file with this text has it, which the state takes in as a new version unless it took the same text in last.
+    pub fn model_text(self, text: &str) -> Result<Self, String> {
+        let file = crate::ModelFile::read(text, &self.kinds)?;
+        let mut builder = self.model_file(file);
+        builder.imported = Some(store::state::text_digest(text));
+        Ok(builder)
+    }
     /// Adds the function that saves a model after it has learned.
     pub fn keeper(mut self, keeper: impl ModelKeeper + 'static) -> Self {
         self.keeper = Some(Box::new(keeper));
@@ -111,9 +129,10 @@ impl Builder {
     /// # Errors
     /// The model was fitted on another cluster: of another name, or with fewer than half of its hosts.
     pub fn build(self) -> Result<Engine, EngineError> {
-        let fitted_on = self.fitted_on.or_else(|| self.model.as_ref().map(|m| m.cluster().clone()));
-        let fitted_on = fitted_on.filter(|c| !crate::network_changes(c, &self.cluster).is_empty());
-        let model = self.model.map(|m| on_cluster(m, &self.cluster)).transpose()?;
+        let fitted_on = self.fitted_on;
+        let adapted = |model| adapted(crate::ModelFile { model, fitted_on }, &self.cluster);
+        let (model, fitted_on) = self.model.map(adapted).transpose()?.unzip();
+        let has_state = self.state.is_some();
         let engine = Engine {
             turns: self.state.as_ref().map(|s| s.turns()),
             cluster: self.cluster,
@@ -127,14 +146,24 @@ impl Builder {
             kinds: self.kinds,
             used: Mutex::new(HashMap::new()),
             watch: Mutex::new(None),
-            fitted_on: Mutex::new(fitted_on),
+            fitted_on: Mutex::new(fitted_on.flatten()),
             versions: Mutex::default(),
+            models_in_state: self.models_in_state && has_state,
         };
-        if let Some(model) = engine.model_if_any() {
-            engine.first_version("the model of the start", &model);
+        if engine.models_in_state {
+            engine.open_models(self.imported.as_deref())?;
+        } else if let Some(model) = engine.model_if_any() {
+            engine.first_version("the model of the start", &model, None)?;
         }
         Ok(engine)
     }
+}
+
+/// A model of a file on the present cluster, and the cluster of its fit if that has another network.
+pub(crate) fn adapted(file: crate::ModelFile, cluster: &Cluster) -> Result<(Model, Option<Cluster>), EngineError> {
+    let fitted_on = file.fitted_on.unwrap_or_else(|| file.model.cluster().clone());
+    let fitted_on = Some(fitted_on).filter(|c| !crate::network_changes(c, cluster).is_empty());
+    Ok((on_cluster(file.model, cluster)?, fitted_on))
 }
 
 /// Adapts the model to the present cluster. The model refers to hosts and types by name, so hosts may have been added,
@@ -173,6 +202,8 @@ impl Engine {
             searches: self.searches,
             kinds: self.kinds,
             fitted_on: inner(self.fitted_on),
+            models_in_state: self.models_in_state,
+            imported: None,
         }
     }
 
@@ -187,6 +218,8 @@ impl Engine {
             searches: Registry::shipped(),
             kinds: ModelKinds::shipped(),
             fitted_on: None,
+            models_in_state: false,
+            imported: None,
         }
     }
 
@@ -217,7 +250,7 @@ impl Engine {
     }
 
     /// Saves and uses a model that was fitted on the present network.
-    pub(crate) fn replace_fitted(&self, model: Model) -> Result<Arc<Model>, EngineError> {
+    pub(crate) fn replace_fitted(&self, model: Arc<Model>) -> Result<Arc<Model>, EngineError> {
         let before = lock(&self.fitted_on).take();
         self.replace_model(model).inspect_err(|_| *lock(&self.fitted_on) = before)
     }
@@ -271,7 +304,7 @@ impl Engine {
     }
 
     /// Saves a new model, then uses it.
-    pub(crate) fn replace_model(&self, model: Model) -> Result<Arc<Model>, EngineError> {
+    pub(crate) fn replace_model(&self, model: Arc<Model>) -> Result<Arc<Model>, EngineError> {
         if let Some(k) = &self.keeper {
             let kept = match lock(&self.fitted_on).as_ref() {
                 Some(cluster) => lock(k).keep_fitted_on(&model, cluster),
@@ -279,7 +312,6 @@ impl Engine {
             };
             kept.map_err(EngineError::ModelNotKept)?;
         }
-        let model = Arc::new(model);
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = Some(model.clone());
         Ok(model)
     }

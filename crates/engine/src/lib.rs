@@ -29,6 +29,7 @@ mod handle;
 mod hold;
 mod hosts;
 mod jobs;
+mod kept_models;
 mod lease;
 mod model_file;
 mod models;
@@ -66,6 +67,7 @@ pub use jobs::{
     AllocateAnswer, AllocateRequest, DrainAnswer, DrainRequest, DrainedAnswer, JobAnswer, ReleaseAnswer,
     ReleaseRequest, ReleasedJob, StatusAnswer, StatusRequest, SuspectAnswer, UndrainAnswer, UndrainRequest,
 };
+pub use kept_models::rename_kept_models;
 pub use lease::{JobRequest, RenewRequest};
 pub use model_file::ModelFile;
 pub use models::{Compared, MODELS_KEPT_MAX, ModelVersion, Progress, PromoteRequest, RefitAnswer, STEPS, VersionState};

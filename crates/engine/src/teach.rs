@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::Arc;
-use store::{Measurement, Once, Query};
+use store::{Measurement, Once, Query, StateError};
 use topology::Bytes;
 
 /// Largest ratio of a reading's size to the nearest size of the model. Bandwidth grows with size, so readings at more
@@ -21,6 +21,9 @@ const SIZE_RATIO_MAX: f64 = 1.5;
 const EXPLAINED: f64 = 0.95;
 /// Maximum number of readings that one request may teach.
 const LEARN_MAX: usize = 10_000;
+
+/// Attempts to teach a model that other processes change meanwhile.
+const TEACH_ATTEMPTS: u32 = 8;
 
 /// The reason why the model did not learn a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -199,6 +202,17 @@ impl Engine {
     /// answered; without the lock a concurrent fit could learn them, too. Placements use the old or the new model, never a partial one.
     /// Under a key, the teaching is recorded before the model is saved, so that a repetition after a kill does not teach again.
     pub(crate) fn teach(&self, measurements: &[Measurement], once: Option<&Once>) -> Result<Learned, EngineError> {
+        for _ in 0..TEACH_ATTEMPTS {
+            self.catch_up()?;
+            if let Some(learned) = self.teach_present(measurements, once)? {
+                return Ok(learned);
+            }
+        }
+        Err(EngineError::Conflict { attempts: TEACH_ATTEMPTS })
+    }
+
+    /// [`Engine::teach`] on the present model; none if another process changed the model in the state meanwhile.
+    fn teach_present(&self, measurements: &[Measurement], once: Option<&Once>) -> Result<Option<Learned>, EngineError> {
         let model = self.model()?;
         let known = |m: &Measurement| m.collective == model.collective() && near(&model, m.size);
         let expected: Vec<Option<Prediction>> =
@@ -226,24 +240,47 @@ impl Engine {
                 why_not,
             });
         }
-        let model = match new {
-            Some(new) if taught.iter().any(|t| t.learned) => {
-                if let Some(o) = once {
-                    self.store()?.mark_taught(o, true)?;
-                }
-                let new = match (self.replace_model(new), once) {
-                    (Err(e), Some(o)) => {
-                        self.store()?.mark_taught(o, false)?;
-                        return Err(e);
-                    }
-                    (new, _) => new?,
-                };
-                self.watch_learned(&new, taught.iter().filter(|t| t.learned).count());
-                new
-            }
-            _ => model,
+        let Some(new) = new.filter(|_| taught.iter().any(|t| t.learned)) else {
+            return Ok(Some(Learned { taught, diagnosis, model }));
         };
-        Ok(Learned { taught, diagnosis, model })
+        let learned: Vec<&Measurement> =
+            measurements.iter().zip(&taught).filter(|t| t.1.learned).map(|t| t.0).collect();
+        Ok(self.use_taught(Arc::new(new), &learned, once)?.map(|model| Learned { taught, diagnosis, model }))
+    }
+
+    /// Keeps what a model has learned, then uses the model; none if another process was first.
+    fn use_taught(
+        &self,
+        new: Arc<Model>,
+        learned: &[&Measurement],
+        once: Option<&Once>,
+    ) -> Result<Option<Arc<Model>>, EngineError> {
+        if let Some(o) = once {
+            self.store()?.mark_taught(o, true)?;
+        }
+        let kept = match self.models_in_state {
+            true => self.keep_lessons(learned),
+            false => Ok(true),
+        };
+        let used = match kept {
+            Ok(true) => self.replace_model(new).map(Some),
+            Ok(false) => Ok(None),
+            Err(e) => Err(e),
+        };
+        // What may have been kept must not be taught again.
+        let unknown = matches!(&used, Err(EngineError::State(StateError::OutcomeUnknown { .. })));
+        if let Some(o) = once
+            && !unknown
+            && !matches!(used, Ok(Some(_)))
+        {
+            self.store()?.mark_taught(o, false)?;
+        }
+        let used = used?;
+        if let Some(new) = &used {
+            self.watch_learned(new, learned.len());
+            self.checkpoint();
+        }
+        Ok(used)
     }
 }
 

@@ -282,7 +282,7 @@ fn a_server_that_cannot_start_says_why() {
 }
 
 #[test]
-fn a_fit_is_written_beside_the_state_and_used_after_a_restart() {
+fn a_fit_is_kept_in_the_state_and_used_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let served = serve(dir.path(), &[]);
     let a = agent();
@@ -299,10 +299,100 @@ fn a_fit_is_written_beside_the_state_and_used_after_a_restart() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(served);
-    assert!(dir.path().join("s.model.json").is_file() && dir.path().join("s.readings.db").is_file());
+    assert!(dir.path().join("s.readings.db").is_file());
     let served = serve(dir.path(), &[]);
     let (_, model) = ask(&a, served.at, "GET", "/v1/models", "x", "").unwrap();
     assert_eq!(model["collective"], "all_gather", "{model}");
+    let (status, back) = ask(&a, served.at, "POST", "/v1/models/rollback", "x", r#"{"why":"a trial"}"#).unwrap();
+    assert_eq!((status, &back["version"]), (200, &json!(1)), "the way back is there after a restart: {back}");
+}
+
+#[test]
+fn servers_of_one_state_use_the_same_model_which_a_command_teaches_too() {
+    let Some(database) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    for url in [None, Some(database.database())] {
+        let dir = tempfile::tempdir().unwrap();
+        let state = url.clone().unwrap_or_else(|| "s.db".into());
+        let servers = [
+            serve_state(dir.path(), &state, &["--refit-after", "0"]),
+            serve_state(dir.path(), &state, &["--refit-after", "0"]),
+        ];
+        let a = agent();
+        let models = |s: &Served| ask(&a, s.at, "GET", "/v1/models", "x", "").unwrap().1;
+        let predicted = |s: &Served| {
+            let (_, v) = ask(&a, s.at, "POST", "/v1/explain", "x", r#"{"gpus":["n0","n1"]}"#).unwrap();
+            v["predicted_busbw_gb_per_s"].as_f64().unwrap_or_else(|| panic!("{v}"))
+        };
+        let on_both = |what: &dyn Fn(&Served) -> bool| {
+            let start = Instant::now();
+            while !servers.iter().all(what) {
+                assert!(start.elapsed() < Duration::from_secs(60), "{} {}", models(&servers[0]), models(&servers[1]));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            start.elapsed()
+        };
+        // Readings of pairs of hosts, and a fit on the first server.
+        let usual = predicted(&servers[0]);
+        for n in 0..6 {
+            let (from, to) = (n % 3, 3);
+            let body = json!({"job": format!("j{n}"), "gpus": [format!("n{from}"), format!("n{to}")],
+                "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 1.02 * usual}]});
+            let (status, v) =
+                ask(&a, servers[n % 2].at, "POST", "/v1/readings", &format!("r{n}"), &body.to_string()).unwrap();
+            assert_eq!(status, 201, "{v}");
+        }
+        let (status, task) = ask(&a, servers[0].at, "POST", "/v1/models/fit", "x", r#"{"kind":"gp"}"#).unwrap();
+        assert_eq!(status, 202, "{task}");
+        let of_fit = |s: &Served| models(s)["versions"].as_array().unwrap().len() > 1;
+        println!("a fit was on both servers after {:.1?}", on_both(&of_fit));
+        let number = models(&servers[0])["versions"].as_array().unwrap().len();
+        let body = json!({"version": number, "why": "a trial"}).to_string();
+        let (status, v) = ask(&a, servers[0].at, "POST", "/v1/models/promote", "x", &body).unwrap();
+        assert_eq!(status, 200, "{v}");
+        println!("a promotion was on both servers after {:.1?}", on_both(&|s| models(s)["kind"] == "gp"));
+        // The command teaches the model of the state.
+        let before = predicted(&servers[1]);
+        let store = url.clone().unwrap_or_else(|| "s.readings.db".into());
+        let busbw = format!("{}", 1.1 * before);
+        let done = Command::new(env!("CARGO_BIN_EXE_linkwise"))
+            .args([
+                "observe", "--state", &state, "--store", &store, "--job", "by-hand", "--gpus", "n0 n1", "--busbw",
+                &busbw,
+            ])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(
+            said.contains("the model in the state has learned 1 reading"),
+            "{said} {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        on_both(&|s| predicted(s) > before);
+    }
+}
+
+#[test]
+fn a_copy_of_a_state_in_use_is_a_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = serve(dir.path(), &[]);
+    let (status, v) = ask(&agent(), served.at, "POST", "/v1/allocations", "k", r#"{"gpus":8,"commit":"a"}"#).unwrap();
+    assert_eq!(status, 201, "{v}");
+    let run = |args: &[&str]| {
+        let o = Command::new(env!("CARGO_BIN_EXE_linkwise")).args(args).current_dir(dir.path()).output().unwrap();
+        (o.status.code(), String::from_utf8_lossy(&o.stdout).into_owned())
+    };
+    for (from, to) in [("s.db", "copy.db"), ("s.readings.db", "copy.readings.db")] {
+        assert_eq!(run(&["cluster", "backup", "--state", from, "--to", to]).0, Some(0));
+        assert_eq!(run(&["cluster", "backup", "--state", from, "--to", to]).0, Some(2), "a copy is never replaced");
+    }
+    drop(served);
+    let shown = |state: &str| run(&["cluster", "show", "--state", state, "--format", "json"]).1;
+    let (one, other) = (shown("s.db"), shown("copy.db"));
+    assert!(one == other && one.contains("\"a\""), "{one} {other}");
+    let restored = serve_state(dir.path(), "copy.db", &[]);
+    let (_, v) = ask(&agent(), restored.at, "POST", "/v1/allocations", "k", r#"{"gpus":8,"commit":"a"}"#).unwrap();
+    assert_eq!(v["committed"]["repeated"], true, "a retry after the restore gets its first answer: {v}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 use crate::bound::{Bounds, Memo};
 use crate::rates::{KEPT, LearnedRates, NIC_FACTOR, RatedCluster, TierRates, UPLINK_FACTOR};
 use crate::shares::HostShare;
+use crate::stop::Stop;
 use fabric::constants::ShareConstants;
 use fabric::{Constants, Fabric, FabricTables};
 use std::cell::RefCell;
@@ -147,6 +148,7 @@ pub(crate) fn calibrate(
     collective: Collective,
     readings: &[CalibrationReading],
     known: &LearnedRates,
+    stop: Stop<'_>,
 ) -> (Constants, LearnedRates) {
     let step = readings.len().div_ceil(READINGS_MAX).max(1);
     let seen: Vec<&CalibrationReading> = readings.iter().step_by(step).collect();
@@ -164,7 +166,7 @@ pub(crate) fn calibrate(
     let dials = dials(&start);
     let slow = LearnedRates { slow: known.slow.clone(), switches: known.switches.clone(), ..LearnedRates::default() };
     let site = RefCell::new(slow.on(cluster));
-    let c = Calibration { cluster, site, groups, physics, start, dials, collective, seen };
+    let c = Calibration { cluster, site, groups, physics, start, dials, collective, seen, stop };
     let (from, mut free) = c.wrong_by_factors();
     let mut best = c.descend(from, &free);
     // A value that hardly pays moves part of its way: no single reading decides between two far values.
@@ -222,6 +224,7 @@ struct Calibration<'a> {
     dials: Vec<Dial>,
     collective: Collective,
     seen: Vec<&'a CalibrationReading>,
+    stop: Stop<'a>,
 }
 
 impl Calibration<'_> {
@@ -270,6 +273,9 @@ impl Calibration<'_> {
 
     /// The total cost. If the file's rates are taken as right, the offset is free: the Gaussian process learns it.
     fn cost(&self, t: &Tuned, offset_counts: bool) -> f64 {
+        if self.stop.is_set() {
+            return 0.0;
+        }
         let prior: f64 = self.dials.iter().map(|d| self.prior(t, d)).sum();
         let (each, offset) = self.costs(t);
         each.iter().sum::<f64>() + prior + if offset_counts { offset } else { 0.0 }
@@ -415,7 +421,15 @@ mod tests {
         let physics = Fabric::with_constants(&cluster, nominal.clone());
         let seen = readings(&cluster, real.clone(), &splits(4, 0));
         let calibrated = |seen: &[CalibrationReading]| {
-            calibrate(&cluster, &physics, &nominal, Collective::AllReduce, seen, &LearnedRates::default())
+            calibrate(
+                &cluster,
+                &physics,
+                &nominal,
+                Collective::AllReduce,
+                seen,
+                &LearnedRates::default(),
+                Stop::default(),
+            )
         };
         let (found, rates) = calibrated(&seen);
         assert_eq!((found.clone(), rates), calibrated(&seen), "deterministic");
@@ -431,7 +445,15 @@ mod tests {
         let nominal = Constants::nominal();
         let physics = Fabric::with_constants(&cluster, nominal.clone());
         let calibrated = |seen: &[CalibrationReading]| {
-            calibrate(&cluster, &physics, &nominal, Collective::AllReduce, seen, &LearnedRates::default())
+            calibrate(
+                &cluster,
+                &physics,
+                &nominal,
+                Collective::AllReduce,
+                seen,
+                &LearnedRates::default(),
+                Stop::default(),
+            )
         };
         assert_eq!(calibrated(&[]), (nominal.clone(), LearnedRates::default()));
         let mut one = readings(&cluster, nominal.clone(), &[[8, 8, 8, 3]]);

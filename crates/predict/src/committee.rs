@@ -11,6 +11,7 @@
 use crate::bound::Analytic;
 use crate::features::{PHYSICS_OVER_NICS, Row};
 use crate::gp::{Gp, GpPoint, Instead, SavedGp};
+use crate::stop::Stop;
 use serde::{Deserialize, Serialize};
 
 /// The base that a member corrects and the features that it uses.
@@ -155,12 +156,12 @@ fn left_out_density(gp: &Gp) -> f64 {
 }
 
 impl Committee {
-    /// Fits every member. `None` without usable points.
-    pub fn fit(readings: &[CommitteeReading]) -> Option<Committee> {
+    /// Fits every member. `None` without usable points, or if it was stopped.
+    pub fn fit(readings: &[CommitteeReading], stop: Stop<'_>) -> Option<Committee> {
         let mut fitted: Vec<(View, Gp)> = Vec::new();
         for view in View::ALL {
             let points = readings.iter().map(|r| view.of(r)).collect();
-            let gp = Gp::fit_near(points, fitted.first().map(|f| &f.1))?;
+            let gp = Gp::fit_near(points, fitted.first().map(|f| &f.1), stop)?;
             fitted.push((view, gp));
         }
         let density: Vec<f64> = fitted.iter().map(|m| left_out_density(&m.1)).collect();

@@ -13,6 +13,7 @@ use crate::rates::{LearnedRates, SlowPart, has_one_switch};
 use crate::shares::HostShareTable;
 use crate::sizes::Ladder;
 use crate::slow_parts;
+use crate::stop::Stop;
 use fabric::{Constants, Fabric};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store::{Measurement, Quality};
@@ -61,6 +62,9 @@ pub enum FitError {
     /// The Gaussian process could not be conditioned on the data.
     #[error("the Gaussian process could not be fitted to {0} readings; check them for absurd values")]
     Degenerate(usize),
+    /// The caller ended the fit ([`FitOptions::stop`]).
+    #[error("the fit was cancelled")]
+    Cancelled,
     /// Too few readings for a learned model, which cannot use physics instead.
     #[error(
         "a {kind} model needs at least {needed} readings of several hosts at one size, {found} are there; \
@@ -115,12 +119,21 @@ pub struct FitOptions<'l> {
     /// Seed of the random numbers of learners (initial values, batches, validation readings). The shipped kinds use
     /// none.
     pub seed: u64,
+    /// Ends the fit with [`FitError::Cancelled`].
+    pub stop: Stop<'l>,
 }
 
 impl<'l> FitOptions<'l> {
     /// Default options for a kind of model.
     pub fn of(kind: Kind<'l>) -> Self {
-        FitOptions { kind, collective: None, constants: Constants::default(), known_slow_parts: None, seed: 0 }
+        FitOptions {
+            kind,
+            collective: None,
+            constants: Constants::default(),
+            known_slow_parts: None,
+            seed: 0,
+            stop: Stop::default(),
+        }
     }
 
     /// Sets the collective.
@@ -150,7 +163,9 @@ pub fn fit(
 ) -> Result<(Model, FitReport), FitError> {
     let collective = collective_of(measurements, options)?;
     let mut report = FitReport::default();
-    let mut grouped = Grouped::new(cluster, measurements, collective, &mut report);
+    let stop = options.stop;
+    let mut grouped = Grouped::new(cluster, measurements, collective, stop, &mut report);
+    stopped(stop)?;
     if options.kind == Kind::Gp {
         grouped.choose(cluster, &mut report);
     }
@@ -162,7 +177,7 @@ pub fn fit(
         rates: LearnedRates::default(),
         site: LearnedRates::default().on(cluster),
         collective,
-        tables: intra_tables(cluster, collective, &sizes, &grouped.intra, &physics, &mut report),
+        tables: intra_tables(cluster, collective, &sizes, &grouped.intra, &physics, stop, &mut report)?,
         ladder: Ladder::default(),
         names: Names::new(cluster),
         fabric: physics.tables(),
@@ -171,7 +186,7 @@ pub fn fit(
         nccl: None,
     };
     match options.kind {
-        Kind::Learned(learner) => learn(&mut model, learner, &grouped, options.seed, &mut report)?,
+        Kind::Learned(learner) => learn(&mut model, learner, &grouped, options.seed, stop, &mut report)?,
         Kind::Nccl => {
             let readings = grouped.readings(&model);
             model.nccl = Some(nccl_of(&model, measurements, &readings, !options.constants.is_fitted()));
@@ -186,10 +201,15 @@ pub fn fit(
                 nccl_of(m, measurements, readings, !options.constants.is_fitted())
             };
             let known = options.known_slow_parts.as_deref();
-            fit_gp(&mut model, &physics, &options.constants, &grouped, &release, known, &mut report)?;
+            fit_gp(&mut model, &physics, &options.constants, &grouped, &release, known, stop, &mut report)?;
         }
     }
+    stopped(stop)?;
     Ok((model, report))
+}
+
+fn stopped(stop: Stop<'_>) -> Result<(), FitError> {
+    if stop.is_set() { Err(FitError::Cancelled) } else { Ok(()) }
 }
 
 /// True if a model can learn from this measurement.
@@ -256,12 +276,21 @@ type Split = (Bytes, Vec<(usize, usize)>);
 type NewestOf<'a> = (f64, &'a (Bytes, Allocation));
 
 impl Grouped {
-    fn new(cluster: &Cluster, measurements: &[Measurement], collective: Collective, report: &mut FitReport) -> Self {
+    fn new(
+        cluster: &Cluster,
+        measurements: &[Measurement],
+        collective: Collective,
+        stop: Stop<'_>,
+        report: &mut FitReport,
+    ) -> Self {
         let hosts = cluster.hosts.len();
         let mut grouped = Grouped { intra: BTreeMap::new(), multi: BTreeMap::new() };
         // A measurement that was stored or imported twice is one reading.
         let mut seen: HashSet<(Bytes, &Allocation, u64, u64)> = HashSet::new();
         for m in measurements {
+            if stop.is_set() {
+                break;
+            }
             let v = m.busbw.gb_per_s();
             let fits = is_usable(m) && m.collective == collective && m.contention.is_none();
             let once = |at: f64| seen.insert((m.size, &m.allocation, v.to_bits(), at.to_bits()));
@@ -360,19 +389,21 @@ fn intra_tables(
     sizes: &BTreeSet<Bytes>,
     intra: &BTreeMap<Bytes, Vec<HostReadings>>,
     physics: &Fabric,
+    stop: Stop<'_>,
     report: &mut FitReport,
-) -> Vec<SizeTables> {
+) -> Result<Vec<SizeTables>, FitError> {
     let a_host_of = |t: usize| HostId(cluster.hosts.iter().position(|h| h.host_type == t).unwrap_or(0) as u32);
     let analytic =
         |t: usize, m: GpuMask, size: Bytes| physics.intra_busbw(a_host_of(t), m, collective, size).gb_per_s();
     let none = vec![HostReadings::new(); cluster.hosts.len()];
     let of_size = |&size: &Bytes| {
+        stopped(stop)?;
         let readings = intra.get(&size).unwrap_or(&none);
         let tables = IntraTables::new(cluster, readings, &|t, m| analytic(t, m, size));
         let intra_sd = intra_deviation(cluster, readings, tables.measured_share());
         let parts = HostShareTable::new(cluster, &tables, &physics.tables());
         report.intra_suspects += cluster.host_ids().map(|h| tables.suspects(h).len()).sum::<usize>();
-        SizeTables { size, intra: tables, parts, intra_sd }
+        Ok(SizeTables { size, intra: tables, parts, intra_sd })
     };
     sizes.iter().map(of_size).collect()
 }
@@ -383,13 +414,16 @@ fn learn(
     learner: &dyn Learner,
     grouped: &Grouped,
     seed: u64,
+    stop: Stop<'_>,
     report: &mut FitReport,
 ) -> Result<(), FitError> {
     let readings = grouped.by_size();
     let found = readings.iter().map(|r| r.1.len()).max().unwrap_or(0);
-    let data = LearnerData { cluster: &model.cluster, tables: &model.tables, readings: &readings };
+    let data = LearnerData { cluster: &model.cluster, tables: &model.tables, readings: &readings, stop };
     let too_few = FitError::TooFew { kind: learner.name(), found, needed: learner.readings_min() };
-    let (learned, training) = learner.fit(data, seed).ok_or(too_few)?;
+    let fitted = learner.fit(data, seed);
+    stopped(stop)?;
+    let (learned, training) = fitted.ok_or(too_few)?;
     model.correction = Correction::Learned(learned);
     report.training = training;
     Ok(())
@@ -400,6 +434,7 @@ type Release<'r> = &'r dyn Fn(&Model, &[CalibrationReading]) -> NcclNetwork;
 
 /// Fits rates, sharing constants and Gaussian processes: first without slow parts, then with the slow parts that the
 /// readings show. The second fit is kept if its processes predict left-out readings better.
+#[allow(clippy::too_many_arguments)] // one call
 fn fit_gp(
     model: &mut Model,
     physics: &Fabric,
@@ -407,16 +442,17 @@ fn fit_gp(
     grouped: &Grouped,
     release: Release,
     known: Option<&[SlowPart]>,
+    stop: Stop<'_>,
     report: &mut FitReport,
 ) -> Result<(), FitError> {
     if let Some(known) = known {
         model.rates.slow = known.to_vec();
     }
     let mut told = model.clone();
-    calibrate_physics(model, physics, constants, grouped, release);
+    calibrate_physics(model, physics, constants, grouped, release, stop)?;
     let readings = grouped.readings(model);
-    fit_processes(model, &readings)?;
-    if let Some(better) = with_found_switches(model, &told, physics, constants, grouped, release)? {
+    fit_processes(model, &readings, stop)?;
+    if let Some(better) = with_found_switches(model, &told, physics, constants, grouped, release, stop)? {
         told = told.at_rates(LearnedRates { switches: better.rates.switches.clone(), ..LearnedRates::default() });
         *model = better;
     }
@@ -428,20 +464,21 @@ fn fit_gp(
         for _ in 0..SLOW_PARTS_ROUNDS {
             let healthy = other.without_slow_parts();
             let readings = grouped.readings(&healthy);
-            let slow = slow_parts::find(&healthy.site, &healthy.fabric, model.collective, &readings);
+            let slow = slow_parts::find(&healthy.site, &healthy.fabric, model.collective, &readings, stop);
+            stopped(stop)?;
             if slow == other.rates.slow {
                 break;
             }
             let rates = LearnedRates { slow, ..healthy.rates.clone() };
             other = healthy.at_rates(rates);
-            calibrate_physics(&mut other, physics, constants, grouped, release);
+            calibrate_physics(&mut other, physics, constants, grouped, release, stop)?;
         }
         if other.rates.slow.is_empty() || tried.contains(&other.rates) {
             continue;
         }
         tried.push(other.rates.clone());
         let readings = grouped.readings(&other);
-        fit_processes(&mut other, &readings)?;
+        fit_processes(&mut other, &readings, stop)?;
         if density(&other) > density(model) + SLOW_PARTS_GAIN {
             *model = other;
         }
@@ -470,6 +507,7 @@ fn with_found_switches(
     constants: &Constants,
     grouped: &Grouped,
     release: Release,
+    stop: Stop<'_>,
 ) -> Result<Option<Model>, FitError> {
     let cluster = &model.cluster;
     let hosts = cluster.hosts.len();
@@ -481,13 +519,13 @@ fn with_found_switches(
         let names: Vec<String> = cluster.hosts.iter().map(|h| h.name.clone()).collect();
         let switches = names.chunks(below).map(<[String]>::to_vec).collect();
         let mut other = told.clone().at_rates(LearnedRates { switches, ..told.rates.clone() });
-        calibrate_physics(&mut other, physics, constants, grouped, release);
+        calibrate_physics(&mut other, physics, constants, grouped, release, stop)?;
         // Only a loss between switches distinguishes them.
         if other.rates.tiers.is_empty() {
             continue;
         }
         let readings = grouped.readings(&other);
-        fit_processes(&mut other, &readings)?;
+        fit_processes(&mut other, &readings, stop)?;
         if density(&other) > best.as_ref().map_or(density(model) + FOUND_SWITCHES_GAIN, density) {
             best = Some(other);
         }
@@ -498,20 +536,29 @@ fn with_found_switches(
 /// The slow rails and switches that the readings show, at the rates of a model without slow parts.
 pub fn slow_shared_parts(model: &Model, measurements: &[Measurement]) -> Vec<SlowPart> {
     let mut report = FitReport::default();
-    let grouped = Grouped::new(&model.cluster, measurements, model.collective, &mut report);
-    let mut found = slow_parts::find(&model.site, &model.fabric, model.collective, &grouped.readings(model));
+    let grouped = Grouped::new(&model.cluster, measurements, model.collective, Stop::default(), &mut report);
+    let mut found =
+        slow_parts::find(&model.site, &model.fabric, model.collective, &grouped.readings(model), Stop::default());
     found.retain(|s| s.part.is_shared());
     found
 }
 
 /// Fits rates and sharing constants to the readings, and uses NCCL's own decisions if they explain the readings better.
 /// Slow parts are unchanged.
-fn calibrate_physics(model: &mut Model, physics: &Fabric, constants: &Constants, grouped: &Grouped, release: Release) {
+fn calibrate_physics(
+    model: &mut Model,
+    physics: &Fabric,
+    constants: &Constants,
+    grouped: &Grouped,
+    release: Release,
+    stop: Stop<'_>,
+) -> Result<(), FitError> {
     let known = std::mem::take(&mut model.rates);
     let start = LearnedRates { slow: known.slow, switches: known.switches, ..LearnedRates::default() };
     *model = model.clone().at_rates(start.clone());
     let readings = grouped.readings(model);
-    let (found, rates) = calibrate(&model.cluster, physics, constants, model.collective, &readings, &start);
+    let (found, rates) = calibrate(&model.cluster, physics, constants, model.collective, &readings, &start, stop);
+    stopped(stop)?;
     model.fabric = physics.retuned(found).tables();
     if rates != start {
         *model = model.clone().at_rates(rates);
@@ -522,6 +569,7 @@ fn calibrate_physics(model: &mut Model, physics: &Fabric, constants: &Constants,
     if nccl.explains_more(&readings, model.bounds(Bytes(1))) {
         model.nccl = Some(nccl);
     }
+    Ok(())
 }
 
 /// The readings relative to the bound, as points of the committee.
@@ -551,12 +599,14 @@ fn fit_offset(model: &mut Model, readings: &[CalibrationReading]) {
 }
 
 /// Fits the Gaussian processes. Without readings the bound is not corrected and its deviation is wide.
-fn fit_processes(model: &mut Model, readings: &[CalibrationReading]) -> Result<(), FitError> {
+fn fit_processes(model: &mut Model, readings: &[CalibrationReading], stop: Stop<'_>) -> Result<(), FitError> {
     let points = points(model, readings);
     if points.is_empty() {
         return Ok(());
     }
-    let committee = Committee::fit(&points).ok_or(FitError::Degenerate(points.len()))?;
+    let fitted = Committee::fit(&points, stop);
+    stopped(stop)?;
+    let committee = fitted.ok_or(FitError::Degenerate(points.len()))?;
     model.correction = Correction::Gp(Box::new(committee));
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 use crate::model::SizeTables;
 use crate::shares::{Candidates, HostShareTable};
+use crate::stop::Stop;
 use std::any::Any;
 use std::fmt::Debug;
 use topology::{Allocation, Bytes, Cluster};
@@ -22,6 +23,8 @@ pub struct LearnerData<'a> {
     pub tables: &'a [SizeTables],
     /// Multi-host readings by size, ascending.
     pub readings: &'a [ReadingsOfSize],
+    /// Ends the fit: a learner then returns early, with any result.
+    pub stop: Stop<'a>,
 }
 
 /// One training run of a learner.

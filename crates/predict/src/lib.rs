@@ -22,6 +22,7 @@ mod rates;
 mod shares;
 mod sizes;
 mod slow_parts;
+mod stop;
 
 pub use committee::Committee;
 pub use features::{FEATURES_MAX, Row};
@@ -38,3 +39,4 @@ pub use model::{
 };
 pub use rates::{LearnedRates, Part, RatedCluster, SLOW_PARTS_MAX, SlowPart, TierRates};
 pub use shares::{Candidates, HostShare, HostShareTable};
+pub use stop::Stop;

@@ -12,6 +12,7 @@
 
 use crate::calibrate::CalibrationReading;
 use crate::rates::{Part, RatedCluster, SlowPart, slow_down};
+use crate::stop::Stop;
 use fabric::{Crossings, Fabric, FabricTables};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -82,6 +83,7 @@ struct Search<'a> {
     seen: Vec<Seen>,
     classes: usize,
     sd: f64,
+    stop: Stop<'a>,
 }
 
 /// A candidate part: its NICs and the readings that it touches.
@@ -120,11 +122,13 @@ pub(crate) fn find(
     tables: &FabricTables,
     collective: Collective,
     readings: &[CalibrationReading],
+    stop: Stop<'_>,
 ) -> Vec<SlowPart> {
     if readings.len() < READINGS_MIN {
         return Vec::new();
     }
     let mut search = Search::new(site, tables, collective, readings);
+    search.stop = stop;
     let mut now = site.clone();
     let mut explained = search.explain(search.residuals(&now));
     search.sd = search.deviation(&explained);
@@ -165,7 +169,15 @@ impl<'a> Search<'a> {
                 inside_gb_per_s: r.parts.iter().map(|p| p.intra_gb_per_s).fold(f64::INFINITY, f64::min),
             });
         }
-        Search { tables, crossings: site.crossings(), collective, seen, classes: classes.len(), sd: SD.0 }
+        Search {
+            tables,
+            crossings: site.crossings(),
+            collective,
+            seen,
+            classes: classes.len(),
+            sd: SD.0,
+            stop: Stop::default(),
+        }
     }
 
     fn residual(&self, i: usize, fabric: &Fabric) -> f64 {
@@ -242,6 +254,7 @@ impl<'a> Search<'a> {
         let mut coarse: Vec<(f64, Suspect)> = self
             .suspects(&site.cluster, now)
             .into_iter()
+            .take_while(|_| !self.stop.is_set())
             .map(|s| {
                 let of = |f| now.cost - self.with(&mut work, &s, f, now).cost - s.price;
                 (COARSE.map(of).into_iter().fold(f64::NEG_INFINITY, f64::max), s)
@@ -251,6 +264,9 @@ impl<'a> Search<'a> {
         coarse.truncate(CLOSELY);
         let mut close: Vec<Explanation> = Vec::new();
         for (_, suspect) in coarse {
+            if self.stop.is_set() {
+                return None;
+            }
             let Some((factor, with)) = self.best_factor(&mut work, &suspect, now) else { continue };
             let gain = now.cost - with.cost - suspect.price;
             if gain > 0.0 && self.pays_without_some(now, &with, suspect.price) {

@@ -39,6 +39,8 @@ pub struct App {
     known: Mutex<HashMap<String, (Client, Instant)>>,
     /// Number of the newest event.
     pub newest: watch::Sender<i64>,
+    /// True while the model of another process is read.
+    pub syncs_models: AtomicBool,
     /// True when the server stops.
     pub stopping: watch::Sender<bool>,
     /// True if the operator forced the server to listen beyond this machine without encryption.
@@ -79,6 +81,7 @@ impl App {
             asks_for_tokens: AtomicBool::new(false),
             known: Mutex::new(HashMap::new()),
             newest: watch::Sender::new(0),
+            syncs_models: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
             forced: !config.listen.ip().is_loopback(),
             body_time: config.body_time,

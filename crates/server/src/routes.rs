@@ -145,8 +145,8 @@ async fn endpoint(app: &Arc<App>, e: &'static Endpoint, request: Request) -> Res
             let text = app.work_as(Kind::Question, move |engine| Ok(work(engine))).await??;
             with_type(Body::from(text), e.forms.1)
         }
-        Act::Fit => {
-            let task = tasks::fit(app, asked.json()?, &asked.client)?;
+        Act::Start(work) => {
+            let task = tasks::start(app, work(&asked)?, &asked.client)?;
             let mut r = json_of(&task);
             if let Ok(l) = HeaderValue::try_from(format!("/v1/tasks/{}", task.id)) {
                 r.headers_mut().insert(header::LOCATION, l);

@@ -7,7 +7,7 @@ use crate::limits::{TASKS_KEPT_MAX, TASKS_WAITING_MAX};
 use crate::lists::TasksQuery;
 use crate::problem::{Problem, Told};
 use axum::http::StatusCode;
-use engine::{FitRequest, Progress, RefitAnswer, STEPS};
+use engine::{DiagnoseAnswer, DiagnoseRequest, Engine, EngineError, FitRequest, Progress, RefitAnswer, STEPS};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -18,6 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Task {
     /// Its number.
     pub id: u64,
+    /// What it does.
+    pub what: What,
     /// Its author.
     pub who: String,
     /// Where it is.
@@ -30,7 +32,7 @@ pub struct Task {
     pub doing: &'static str,
     /// The result of a task that is done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<RefitAnswer>,
+    pub result: Option<TaskResult>,
     /// Why the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Told>")]
@@ -44,7 +46,65 @@ impl Task {
     /// The task with its present step.
     fn now(&self) -> Task {
         let step = self.progress.step();
-        Task { step: step + 1, doing: STEPS[step], ..self.clone() }
+        let steps = self.what.steps();
+        let step = step.min(steps.len() - 1);
+        Task { step: step + 1, doing: steps[step], ..self.clone() }
+    }
+}
+
+/// The work of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// Fits a model.
+    Fit,
+    /// Looks for slow hardware.
+    Diagnose,
+}
+
+impl What {
+    /// The steps.
+    fn steps(self) -> &'static [&'static str] {
+        match self {
+            What::Fit => &STEPS,
+            What::Diagnose => &["reads the readings", "looks for defects"],
+        }
+    }
+}
+
+/// The result of a task.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant)] // at most a few dozen are kept
+pub enum TaskResult {
+    /// Of a fit.
+    Fit(RefitAnswer),
+    /// Of a diagnosis.
+    Diagnose(DiagnoseAnswer),
+}
+
+/// The request of a task.
+pub enum Work {
+    /// Fits a model.
+    Fit(FitRequest),
+    /// Looks for slow hardware.
+    Diagnose(DiagnoseRequest),
+}
+
+impl Work {
+    fn what(&self) -> What {
+        match self {
+            Work::Fit(_) => What::Fit,
+            Work::Diagnose(_) => What::Diagnose,
+        }
+    }
+
+    fn run(&self, engine: &Engine, who: &Client, progress: &Progress) -> Result<TaskResult, EngineError> {
+        let by = crate::app::by(who);
+        match self {
+            Work::Fit(r) => engine.refit(r, by, progress).map(TaskResult::Fit),
+            Work::Diagnose(r) => engine.diagnose_until(r, by, progress).map(TaskResult::Diagnose),
+        }
     }
 }
 
@@ -106,7 +166,7 @@ impl Tasks {
         Ok(TaskList { tasks, next })
     }
 
-    /// Cancels a task. One that runs ends before its next step.
+    /// Cancels a task. One that runs ends within about a second.
     pub fn cancel(&self, id: u64) -> Result<Task, Problem> {
         self.change(|_, tasks| {
             let t = tasks.iter_mut().find(|t| t.id == id).ok_or_else(|| unknown(id))?;
@@ -147,8 +207,8 @@ fn unknown(id: u64) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown_task", detail, "look at the number in the answer to the request")
 }
 
-/// Starts a fit and returns its task.
-pub fn fit(app: &Arc<App>, request: FitRequest, client: &Client) -> Result<Task, Problem> {
+/// Starts work and returns its task.
+pub fn start(app: &Arc<App>, work: Work, client: &Client) -> Result<Task, Problem> {
     let who = client.clone();
     let task = app.tasks.change(|next, tasks| {
         if tasks.iter().filter(|t| t.state == TaskState::Waiting).count() >= TASKS_WAITING_MAX {
@@ -159,11 +219,12 @@ pub fn fit(app: &Arc<App>, request: FitRequest, client: &Client) -> Result<Task,
         *next += 1;
         let task = Task {
             id: *next,
+            what: work.what(),
             who: who.name.clone(),
             state: TaskState::Waiting,
             step: 1,
-            steps: STEPS.len(),
-            doing: STEPS[0],
+            steps: work.what().steps().len(),
+            doing: work.what().steps()[0],
             result: None,
             problem: None,
             progress: Arc::default(),
@@ -182,11 +243,11 @@ pub fn fit(app: &Arc<App>, request: FitRequest, client: &Client) -> Result<Task,
         }
         app.tasks.set(id, |t| t.state = TaskState::Running);
         let (engine, progress) = (app.engine.clone(), of_task);
-        let fits = move || engine.refit(&request, crate::app::by(&who), &progress);
-        let done = tokio::task::spawn_blocking(fits).await;
+        let runs = move || work.run(&engine, &who, &progress);
+        let done = tokio::task::spawn_blocking(runs).await;
         app.tasks.set(id, |t| match done {
             Ok(Ok(a)) => (t.state, t.result) = (TaskState::Done, Some(a)),
-            Ok(Err(engine::EngineError::Cancelled)) => t.state = TaskState::Cancelled,
+            Ok(Err(EngineError::Cancelled)) => t.state = TaskState::Cancelled,
             Ok(Err(e)) => (t.state, t.problem) = (TaskState::Failed, Some(e.into())),
             Err(_panicked) => (t.state, t.problem) = (TaskState::Failed, Some(Problem::failed("task"))),
         });

@@ -2,7 +2,8 @@
 
 use crate::app::{App, now_unix_s};
 use crate::auth::{Client, Scope};
-use crate::limits::TICK;
+use crate::limits::{Kind, TICK};
+use crate::tasks::Work;
 use engine::FitRequest;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,12 +24,12 @@ pub async fn run(app: Arc<App>) {
             () = tokio::time::sleep(TICK) => {}
         }
         let now = (Instant::now(), now_unix_s());
-        let jumped = (now.1 - before.1) - (now.0 - before.0).as_secs_f64() > JUMP_S;
+        let jumped = ((now.1 - before.1) - (now.0 - before.0).as_secs_f64()).abs() > JUMP_S;
         before = now;
         let looked = app
             .work(move |engine| {
                 if jumped {
-                    // Clients renew by their own clocks: a jump of this one ends no lease.
+                    // Clients renew by their own clocks: a jump of this one neither ends nor lengthens a lease.
                     engine.restart_leases(now.1)?;
                 }
                 let by = By { who: "server", why: "its lease ended", at_unix_s: now.1, own_only: false };
@@ -47,6 +48,7 @@ pub async fn run(app: Arc<App>) {
                         refit(&app, enough).await;
                     }
                 }
+                sync_models(&app);
                 if tokens {
                     app.asks_for_tokens.store(true, Ordering::Release);
                 }
@@ -54,6 +56,20 @@ pub async fn run(app: Arc<App>) {
             Err(p) => app.metrics.broken(&p.code),
         }
     }
+}
+
+/// Uses the model that another process promoted or taught. A large one is read beside the tick.
+fn sync_models(app: &Arc<App>) {
+    if app.syncs_models.swap(true, Ordering::AcqRel) {
+        return; // the one before still reads
+    }
+    let app = app.clone();
+    tokio::spawn(async move {
+        if let Err(p) = app.work_as(Kind::Look, |engine| engine.sync_models()).await {
+            app.metrics.broken(&p.code);
+        }
+        app.syncs_models.store(false, Ordering::Release);
+    });
 }
 
 /// Starts a fit if enough readings are new.
@@ -64,7 +80,7 @@ async fn refit(app: &Arc<App>, enough: usize) {
             by.why = format!("{new} readings came since the last fit");
             let collective = model.map(|m| m.collective());
             let request = FitRequest { collective, ..FitRequest::default() };
-            if let Err(p) = crate::tasks::fit(app, request, &by) {
+            if let Err(p) = crate::tasks::start(app, Work::Fit(request), &by) {
                 app.metrics.broken(&p.code);
             }
         }

@@ -97,6 +97,8 @@ fn every_endpoint_answers_as_the_document_says() {
     assert!(ended["state"] == "done" || ended["problem"]["code"].is_string(), "{ended}");
     check("cancelTask", s.send("DELETE", &at, &[], b""));
     assert_eq!(check("tasks", s.get("/v1/tasks?limit=5")).json()["tasks"].as_array().unwrap().len(), 1);
+    let task = check("diagnoseTask", s.post("/v1/diagnose/task", &json!({})));
+    assert_eq!((task.status, task.json()["what"].as_str()), (202, Some("diagnose")), "{}", task.text);
     let again = check("promote", s.post("/v1/models/promote", &json!({"version": 1, "why": "a trial"}))).json();
     assert_eq!((&again["version"], &again["state"]), (&json!(1), &json!("present")));
     if ended["result"]["promoted"] == true {

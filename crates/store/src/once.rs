@@ -18,6 +18,8 @@ pub const KEY_BYTES_MAX: usize = 200;
 pub const KEYS_MAX: usize = 10_000;
 /// Longest age of a key, seconds: a week.
 pub const KEY_AGE_S_MAX: f64 = 7.0 * 86_400.0;
+/// In PostgreSQL so many keys may be there beyond [`KEYS_MAX`].
+const BEYOND_EVERY: i64 = 64;
 /// Longest stored answer of a key, bytes.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -143,19 +145,22 @@ pub(crate) fn keep<T: Serialize>(
 ) -> Result<(), KeyError> {
     let outcome = serde_json::to_string(outcome).map_err(|e| KeyError::Damaged(e.to_string()))?;
     let answer = answer.filter(|a| a.len() <= ANSWER_BYTES_MAX);
-    tx.execute(
-        "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5)",
+    let number: i64 = tx.one(
+        tx.dialect(
+            "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5) RETURNING rowid",
+            "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
+        ),
         vals![&once.key, &once.request, outcome, answer, at_unix_s],
     )?;
     tx.execute("DELETE FROM request_key WHERE at_unix_s < ?1", vals![at_unix_s - KEY_AGE_S_MAX])?;
-    // The index gives the key at the limit without a count of the table.
-    let beyond = tx.dialect(
-        "DELETE FROM request_key WHERE rowid IN \
-         (SELECT rowid FROM request_key ORDER BY at_unix_s DESC, rowid DESC LIMIT -1 OFFSET ?1)",
-        "DELETE FROM request_key WHERE number IN \
-         (SELECT number FROM request_key ORDER BY at_unix_s DESC, number DESC OFFSET ?1)",
-    );
-    tx.execute(beyond, vals![KEYS_MAX as i64])?;
+    // By number and not by time: after the clock went back, the newest key has an early time. PostgreSQL reads the whole table for it.
+    let (beyond, every) = (number - KEYS_MAX as i64, tx.every(BEYOND_EVERY));
+    if beyond > 0 && number % every == 0 {
+        tx.execute(
+            tx.dialect("DELETE FROM request_key WHERE rowid <= ?1", "DELETE FROM request_key WHERE number <= ?1"),
+            vals![beyond],
+        )?;
+    }
     Ok(())
 }
 

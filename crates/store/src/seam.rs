@@ -9,8 +9,8 @@ use crate::once::{Done, Once};
 use crate::query::Query;
 use crate::readings::{Added, By, ReadingChange, Revision, StoredReading};
 use crate::state::{
-    Allocated, Commit, Committed, Drain, Event, JobHeld, NewJob, Release, Snapshot, State, StateError, Suspect, Token,
-    Turns,
+    Allocated, Commit, Committed, Drain, Event, JobHeld, KeptModels, Lesson, ModelsChange, NewJob, Release, Snapshot,
+    State, StateError, Suspect, Token, Turns,
 };
 use crate::store::Store;
 use topology::{Allocation, Cluster};
@@ -67,6 +67,20 @@ pub trait ClusterStateStore: Send {
     fn has_tokens(&self) -> Result<bool, StateError>;
     /// The queue for clients whose commits failed because of concurrent changes.
     fn turns(&self) -> Box<dyn Turns>;
+    /// See [`State::models_revision`].
+    fn models_revision(&self) -> Result<u64, StateError>;
+    /// See [`State::models`].
+    fn models(&self) -> Result<KeptModels, StateError>;
+    /// See [`State::begin_model_text`].
+    fn begin_model_text(&mut self) -> Result<i64, StateError>;
+    /// See [`State::put_model_part`].
+    fn put_model_part(&mut self, text: i64, part: i64, content: &str) -> Result<(), StateError>;
+    /// See [`State::model_part`].
+    fn model_part(&self, text: i64, part: i64) -> Result<Option<String>, StateError>;
+    /// See [`State::lessons`].
+    fn lessons(&self, after: i64) -> Result<Vec<Lesson>, StateError>;
+    /// See [`State::change_models`].
+    fn change_models(&mut self, change: &ModelsChange<'_>) -> Result<Option<u64>, StateError>;
 }
 
 impl ClusterStateStore for State {
@@ -138,6 +152,27 @@ impl ClusterStateStore for State {
     }
     fn turns(&self) -> Box<dyn Turns> {
         State::turns(self)
+    }
+    fn models_revision(&self) -> Result<u64, StateError> {
+        State::models_revision(self)
+    }
+    fn models(&self) -> Result<KeptModels, StateError> {
+        State::models(self)
+    }
+    fn begin_model_text(&mut self) -> Result<i64, StateError> {
+        State::begin_model_text(self)
+    }
+    fn put_model_part(&mut self, text: i64, part: i64, content: &str) -> Result<(), StateError> {
+        State::put_model_part(self, text, part, content)
+    }
+    fn model_part(&self, text: i64, part: i64) -> Result<Option<String>, StateError> {
+        State::model_part(self, text, part)
+    }
+    fn lessons(&self, after: i64) -> Result<Vec<Lesson>, StateError> {
+        State::lessons(self, after)
+    }
+    fn change_models(&mut self, change: &ModelsChange<'_>) -> Result<Option<u64>, StateError> {
+        State::change_models(self, change)
     }
 }
 

@@ -274,10 +274,67 @@ fn a_newer_schema_is_refused_and_a_running_server_goes_on() {
         server.psql(name_of(&url), &format!("INSERT INTO {part}.schema_version VALUES (9)"));
     }
     let e = State::open(Path::new(&url)).unwrap_err().to_string();
-    assert!(e.contains("has schema version 9; this linkwise knows up to 1"), "{e}");
+    assert!(e.contains("has schema version 9; this linkwise knows up to 2"), "{e}");
     let e = Store::open(Path::new(&url), &c).unwrap_err().to_string();
     assert!(e.contains("has schema version 9"), "{e}");
     assert_eq!(state.snapshot().unwrap().free.gpu_count(), 8, "a migration only adds");
+}
+
+/// What a server of schema version 1 sends for an allocation under a key, and what it reads.
+const OF_VERSION_1: [&str; 5] = [
+    "INSERT INTO job (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, request, answer, made_by, lease_s, \
+     lease_until_unix_s) VALUES ('old', 2.0, NULL, 40.0, NULL, 'r', 'told', 'local', NULL, NULL)",
+    "INSERT INTO held (host, gpu, job) VALUES ('n0', 0, 'old'), ('n0', 1, 'old')",
+    "INSERT INTO event (at_unix_s, who, what, subject, gpus, why) VALUES (2.0, 'local', 'allocate', 'old', 'n0:[0-1]', '')",
+    "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES ('k', 'r', 'null', 'told', 2.0)",
+    "DELETE FROM request_key WHERE number IN (SELECT number FROM request_key ORDER BY at_unix_s DESC, number DESC OFFSET 10000)",
+];
+
+#[test]
+fn a_server_of_the_version_before_goes_on_beside_a_newer_one() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let url = server.database();
+    let c = cluster(1);
+    drop(State::init(Path::new(&url), &c, 0.0).unwrap());
+    let sql = |text: &str| server.psql(name_of(&url), &format!("SET search_path TO linkwise_state; {text}"));
+    // The database as version 1 left it.
+    sql("DROP TABLE model_head, model, model_part, model_lesson; DELETE FROM schema_version WHERE version = 2");
+    let of_old = |text: &str| {
+        sql(&format!(
+            "BEGIN; SELECT pg_advisory_xact_lock(1818982259, 1); {text}; UPDATE version SET everything = everything + 1; COMMIT"
+        ))
+    };
+    let opened: Vec<State> = std::thread::scope(|s| {
+        let all: Vec<_> = (0..3).map(|_| s.spawn(|| State::open(Path::new(&url)).unwrap())).collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert_eq!(sql("SELECT max(version) FROM schema_version"), "2", "servers that start at once migrate once");
+    let mut new = opened.into_iter().next().unwrap();
+    new.allocate(&job("new", c.parse_gpus(["n0:7"]).unwrap()), 1.0).unwrap();
+    OF_VERSION_1.iter().for_each(|text| _ = of_old(text));
+    let now = new.snapshot().unwrap();
+    assert_eq!((now.job("old").unwrap().gpus.gpu_count(), now.free.gpu_count()), (2, 5));
+    assert_eq!(new.answered("old", "r", None).unwrap().as_deref(), Some("told"));
+    assert!(matches!(new.allocate(&job("x", c.parse_gpus(["n0:1"]).unwrap()), 3.0), Err(StateError::Held { .. })));
+    of_old("DELETE FROM job WHERE id = 'new'");
+    assert_eq!(new.snapshot().unwrap().free.gpu_count(), 6);
+    assert_eq!(new.models_revision().unwrap(), 0);
+}
+
+#[test]
+fn a_dump_of_the_database_is_restored_with_all_its_content() {
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let (url, other) = (server.database(), server.database());
+    let c = cluster(1);
+    let mut state = State::init(Path::new(&url), &c, 0.0).unwrap();
+    state.allocate(&job("a", c.parse_gpus(["n0:[0-3]"]).unwrap()), 1.0).unwrap();
+    let text = state.begin_model_text().unwrap();
+    state.put_model_part(text, 0, "a part of a model").unwrap();
+    server.copy(name_of(&url), name_of(&other));
+    let restored = State::open(Path::new(&other)).unwrap();
+    assert_eq!(restored.snapshot().unwrap(), state.snapshot().unwrap());
+    assert_eq!(restored.events(0, 10).unwrap(), state.events(0, 10).unwrap());
+    assert_eq!(restored.model_part(text, 0).unwrap().as_deref(), Some("a part of a model"));
 }
 
 #[test]

@@ -239,7 +239,8 @@ fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
     // The tables of the first version, without later ones.
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
-        "DROP TABLE version; DROP TABLE request_key; DROP TABLE event; DROP TABLE token; DROP TABLE held; DROP TABLE job;
+        "DROP TABLE model_head; DROP TABLE model; DROP TABLE model_part; DROP TABLE model_lesson;
+         DROP TABLE version; DROP TABLE request_key; DROP TABLE event; DROP TABLE token; DROP TABLE held; DROP TABLE job;
          CREATE TABLE job (id TEXT PRIMARY KEY, since_unix_s REAL NOT NULL, demand_gb_per_s REAL, predicted_gb_per_s REAL,
              size_bytes INTEGER) STRICT;
          CREATE TABLE held (host TEXT NOT NULL, gpu INTEGER NOT NULL,
@@ -267,6 +268,56 @@ fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
         s.release_once(&["a".into()], Some(&store::Once::new("k", "").unwrap()), 9.0).unwrap().value.jobs.len(),
         1
     );
+}
+
+#[test]
+fn a_state_of_the_schema_before_is_migrated_and_keeps_its_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.state");
+    let mut s = State::init(&path, &cluster(1), 5.0).unwrap();
+    let a = job(&s, "a", "n0:0");
+    s.allocate_once(&a, Some(&store::Once::new("k", "").unwrap()), 6.0).unwrap();
+    let before = (s.snapshot().unwrap(), s.events(0, 10).unwrap());
+    drop(s);
+    let old = rusqlite::Connection::open(&path).unwrap();
+    let drop_new = "DROP TABLE model_head; DROP TABLE model; DROP TABLE model_part; DROP TABLE model_lesson; PRAGMA user_version = 3";
+    old.execute_batch(drop_new).unwrap();
+    drop(old);
+    let mut s = State::open(&path).unwrap();
+    assert_eq!((s.snapshot().unwrap(), s.events(0, 10).unwrap()), before);
+    assert!(s.allocate_once(&a, Some(&store::Once::new("k", "").unwrap()), 7.0).unwrap().repeated);
+    assert_eq!((s.models_revision().unwrap(), s.models().unwrap().present), (0, 0));
+}
+
+#[test]
+fn a_copy_that_was_made_while_processes_write_is_one_moment_of_the_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("s.db"), folder.path().join("copy.db"));
+    let mut s = State::init(&path, &cluster(2), 1.0).unwrap();
+    let a = job(&s, "a", "n0:[0-3]");
+    s.allocate(&a, 2.0).unwrap();
+    let mut child = worker(&path, "churn");
+    let mut first = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+    let copied = store::db::backup(&path, &copy);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    copied.unwrap();
+    let mut restored = State::open(&copy).unwrap();
+    restored.check().unwrap();
+    let now = restored.snapshot().unwrap();
+    assert_eq!(now.job("a").unwrap().gpus, a.gpus);
+    let held: usize = now.jobs.iter().map(|j| j.gpus.gpu_count()).sum();
+    assert_eq!(held + now.free.gpu_count(), 16);
+    let one = some(&now, 1, &mut 7);
+    if let Some(gpus) = one {
+        restored.allocate(&NewJob { id: "after".into(), gpus, ..a }, 3.0).unwrap();
+    }
+    let again = store::db::backup(&path, &copy).unwrap_err().to_string();
+    assert!(again.contains("exists already"), "{again}");
+    let none = store::db::backup(&folder.path().join("none.db"), &folder.path().join("x.db")).unwrap_err();
+    assert!(matches!(none, StateError::Missing(_)));
+    assert!(store::db::backup(Path::new("postgres://u@/d"), &copy).unwrap_err().to_string().contains("pg_dump"));
 }
 
 on_both! {

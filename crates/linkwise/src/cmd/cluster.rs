@@ -40,6 +40,26 @@ pub enum Commands {
     Release(Release),
     /// Take hosts or GPUs out of service; jobs that run there continue
     Drain(Drain),
+    /// Copy a state or a store of readings in a file while it is in use
+    Backup(Backup),
+}
+
+/// Arguments of `linkwise cluster backup`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  linkwise cluster backup --state site.db --to site.backup.db
+  linkwise cluster backup --state site.readings.db --to readings.backup.db
+
+The copy is the file at one moment; servers and commands go on meanwhile. To restore, stop the server and move the copy to the place of the \
+file, without the old -wal and -shm files beside it. A state in PostgreSQL is copied by pg_dump.")]
+pub struct Backup {
+    /// State or store of readings, a file
+    #[arg(long)]
+    state: PathBuf,
+    /// The copy; must not exist
+    #[arg(long)]
+    to: PathBuf,
 }
 
 /// What every change takes.
@@ -140,7 +160,14 @@ pub fn run(command: Commands) -> Result<(), Failure> {
         Commands::Allocate(a) => allocate(&a),
         Commands::Release(a) => release(&a),
         Commands::Drain(a) => drain(&a),
+        Commands::Backup(a) => backup(&a),
     }
+}
+
+fn backup(a: &Backup) -> Result<(), Failure> {
+    store::db::backup(&a.state, &a.to).or_failure()?;
+    console::print(&format!("{} is a copy of {}\n", a.to.display(), a.state.display()));
+    Ok(())
 }
 
 /// Prints one answer in the requested format.
@@ -188,6 +215,7 @@ fn update(a: &Update) -> Result<(), Failure> {
     a.model.iter().try_for_each(|m| open::model(m).map(|_| ()))?;
     let network = engine::network_changes(&renames.apply(state.cluster()), &cluster);
     let changes = update_all(&mut state, &cluster, &renames, &a.store)?;
+    engine::rename_kept_models(&mut state, renames.names(), papers::models()).or_failure()?;
     for m in &a.model {
         open::rename_in_model(m, &renames).inspect_err(|_| {
             console::say(

@@ -60,7 +60,7 @@ pub struct Args {
     /// Built-in cluster or cluster file
     #[arg(long)]
     cluster: Option<String>,
-    /// Model file that learns from it
+    /// Model file that learns from it (default: the model that a server keeps in the state)
     #[arg(long)]
     model: Option<PathBuf>,
     /// The readings are of a simulation
@@ -113,7 +113,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some((file, model)) => {
             open::build(builder.model_file(model).keeper(file), args.model.as_deref().unwrap_or(&args.store))?
         }
-        None => builder.build().or_failure()?,
+        // Without a file the model in the state learns, which servers of the state use.
+        None => builder.models_in_state().build().or_failure()?,
     };
     let answer = engine.observe(&request, now_unix_s()).or_failure()?;
     let text = match args.format {
@@ -228,10 +229,13 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
     }
     let before = if a.repeated { ", recorded before under the same key" } else { "" };
     out += &wrap(&format!("{} in {}{before}", readings(a.readings.len()), args.store.display()), 2);
-    if let Some(file) = &args.model {
-        out += &learned(a, &file.display().to_string());
+    let has_model = a.suspected.is_some() || a.readings.iter().any(|r| r.taught.learned || r.taught.why_not.is_some());
+    match &args.model {
+        Some(file) => out += &learned(a, &file.display().to_string()),
+        None if has_model => out += &learned(a, "the model in the state"),
+        None => {}
     }
-    if let (Some(suspected), Some(_)) = (&a.suspected, &args.model) {
+    if let Some(suspected) = &a.suspected {
         for s in suspected.iter().take(4) {
             out += &wrap(&format!("suspected: {s}"), 2);
         }

@@ -84,6 +84,12 @@ pub fn model(path: &Path) -> Result<ModelFile, Failure> {
     read.map_err(|e| no_model(path, &e))
 }
 
+/// Adds a model file that the state takes in.
+pub fn model_text(builder: Builder, path: &Path) -> Result<Builder, Failure> {
+    let text = read_text(path, predict::FILE_BYTES_MAX)?;
+    builder.model_text(&text).map_err(|e| no_model(path, &e))
+}
+
 /// Gives hosts their new names in a model file. Waits for the file's lock; a repetition changes nothing.
 pub fn rename_in_model(path: &Path, renames: &store::Renames) -> Result<(), Failure> {
     let _lock = FileLock::acquire(path)?;

@@ -3,8 +3,7 @@
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, load_cluster, now_unix_s, wrap};
-use engine::{FitRequest, ModelKeeper};
-use files::{FileLock, write_atomic};
+use engine::FitRequest;
 use predict::Model;
 use serde_json::json;
 use server::auth::Scope;
@@ -13,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use store::{State, StateError};
-use topology::{Cluster, Collective};
+use topology::Collective;
 
 /// Arguments of `linkwise serve`.
 #[derive(clap::Args)]
@@ -23,8 +22,8 @@ Example:
   curl -s localhost:7878/v1/cluster
   curl -s localhost:7878/v1/place -H 'Content-Type: application/json' -d '{\"gpus\":16}'
 
-A missing state is made. Readings go to site.readings.db beside it, the model to site.model.json; without a model file the predictions \
-are those of NCCL's own decisions until `fit` is asked for. http://localhost:7878/ is the page, /openapi.json describes every request.
+A missing state is made. Readings go to site.readings.db beside it; the state keeps the model and its earlier versions. Until a fit the \
+predictions are those of NCCL's own decisions. http://localhost:7878/ is the page, /openapi.json describes every request.
 
 --state postgres://USER@HOST:PORT/DATABASE (or postgres://USER@/DATABASE?host=/run/postgresql) is a state that several servers share; \
 the readings go to the same database. The first server makes the tables.
@@ -41,10 +40,10 @@ pub struct Args {
     /// Store of readings (default: beside the state, or in its database); made if it is missing
     #[arg(long)]
     store: Option<PathBuf>,
-    /// Model file (default: beside the state, or CLUSTER.model.json for a database); written by fits and by readings that the model learns
+    /// Model file that the state takes in as a new version, once (default: the model that the state keeps)
     #[arg(long)]
     model: Option<PathBuf>,
-    /// Collective of the predictions while there is no model file
+    /// Collective of the predictions while the state has no model
     #[arg(long, value_parser = clap::value_parser!(Collective), default_value = "all_reduce")]
     collective: Collective,
     /// Address and port to listen on; port 0 takes a free one
@@ -96,32 +95,9 @@ fn store_of(state: &Path) -> PathBuf {
     if store::db::is_url(state) { state.into() } else { state.with_extension("readings.db") }
 }
 
-/// The model file that belongs to a state; every server that shares a database has its own.
-fn model_of(state: &Path, cluster: &Cluster) -> PathBuf {
-    if store::db::is_url(state) {
-        return format!("{}.model.json", cluster.name.replace('/', "-")).into();
-    }
-    state.with_extension("model.json")
-}
-
-/// Writes the model file. The lock is held for every write only, so that a command can fit meanwhile.
-struct Keeper(PathBuf);
-
-impl Keeper {
-    fn write(&self, text: String) -> Result<(), String> {
-        let lock = self.0.is_file().then(|| FileLock::acquire(&self.0));
-        let _lock = lock.transpose().map_err(|e| e.to_string())?;
-        write_atomic(&self.0, text).map_err(|e| e.to_string())
-    }
-}
-
-impl ModelKeeper for Keeper {
-    fn keep(&mut self, model: &Model) -> Result<(), String> {
-        self.write(engine::ModelFile::write(model, None)?)
-    }
-    fn keep_fitted_on(&mut self, model: &Model, fitted_on: &Cluster) -> Result<(), String> {
-        self.write(engine::ModelFile::write(model, Some(fitted_on))?)
-    }
+/// The model file that servers of earlier versions wrote beside a state file.
+fn model_of(state: &Path) -> Option<PathBuf> {
+    Some(state.with_extension("model.json")).filter(|m| !store::db::is_url(state) && m.is_file())
 }
 
 /// Opens the state, or makes it for the named cluster. Of servers that start at once, one makes it.
@@ -145,20 +121,24 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let state = state(&args.state, args.cluster.as_deref())?;
     let cluster = open::cluster(args.cluster.as_deref(), Some(&state))?;
     let store = args.store.unwrap_or_else(|| store_of(&args.state));
-    let model = args.model.unwrap_or_else(|| model_of(&args.state, &cluster));
     let shown = state.path().to_owned();
-    let mut builder = open::new(cluster.clone()).state(state).store(open::store_or_new(&store, &cluster)?);
-    let fitted = model.is_file();
-    if fitted {
-        builder = builder.model_file(open::model(&model)?);
-    } else {
-        // A model of NCCL's own decisions needs no reading. It is not written: a file would look like a fit.
-        let cold = FitRequest { kind: Some("nccl".into()), collective: Some(args.collective), seed: 0 };
-        let cold_engine = open::new(cluster).build().or_failure()?;
-        cold_engine.fit(&cold).or_failure()?;
-        builder = builder.model(Model::clone(&*cold_engine.model().or_failure()?));
-    }
-    let engine = open::build(builder.keeper(Keeper(model)), &shown)?;
+    let has_model = state.models().or_failure()?.present > 0;
+    // A file that is named must be there; one that an earlier version left beside the state counts until the state has a model.
+    let file = args.model.or_else(|| model_of(&args.state).filter(|_| !has_model));
+    let builder =
+        open::new(cluster.clone()).state(state).store(open::store_or_new(&store, &cluster)?).models_in_state();
+    let builder = match &file {
+        Some(file) => open::model_text(builder, file)?,
+        None if has_model => builder,
+        None => {
+            // A model of NCCL's own decisions needs no reading.
+            let cold = FitRequest { kind: Some("nccl".into()), collective: Some(args.collective), seed: 0 };
+            let cold_engine = open::new(cluster).build().or_failure()?;
+            cold_engine.fit(&cold).or_failure()?;
+            builder.model(Model::clone(&*cold_engine.model().or_failure()?))
+        }
+    };
+    let engine = open::build(builder, file.as_deref().unwrap_or(&shown))?;
     let (client_ca, client_scope) = (args.client_ca, args.client_scope);
     let tls = args.tls_cert.zip(args.tls_key).map(|(cert, key)| Tls { cert, key, client_ca, client_scope });
     let scheme = if tls.is_some() { "https" } else { "http" };

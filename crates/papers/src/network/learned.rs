@@ -4,9 +4,9 @@
 use super::linear::FittedLine;
 use super::token_network::{Tape, TokenNetwork, TokenSets};
 use super::tokens::{Flavour, Scale, Tokenizer};
-use super::train::{Anchor, Samples, Training, TrainingProgress, fisher, train};
+use super::train::{Anchor, Samples, Training, TrainingProgress, fisher, train, train_until};
 use predict::accuracy::shuffle;
-use predict::{Candidates, HostShare, HostShareTable, LearnerData, SizeTables};
+use predict::{Candidates, HostShare, HostShareTable, LearnerData, SizeTables, Stop};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use topology::{Allocation, Bytes, Cluster};
@@ -143,6 +143,7 @@ impl SizePredictor {
         readings: &[(Allocation, f64)],
         settings: &Training,
         seed: u64,
+        stop: Stop<'_>,
     ) -> Option<(SizePredictor, TrainingProgress)> {
         let mut order: Vec<usize> = (0..readings.len()).collect();
         shuffle(&mut order, &mut ChaCha8Rng::seed_from_u64(seed));
@@ -168,7 +169,11 @@ impl SizePredictor {
                 let samples = samples(&reader, &target, &parts, &values);
                 let (validation, training) = split(samples, held);
                 let mut network = Box::new(TokenNetwork::new(flavour.shape(bits), seed.wrapping_add(1)));
-                let progress = train(&mut network, &training, &validation, settings, None, seed.wrapping_add(2));
+                let seed = seed.wrapping_add(2);
+                let progress = train_until(&mut network, &training, &validation, settings, None, seed, stop);
+                if stop.is_set() {
+                    return None;
+                }
                 let memory = match flavour {
                     Flavour::Litegd => {
                         let kept = order.iter().take(REPLAY_MAX).map(|i| readings[*i].clone());
@@ -358,7 +363,7 @@ impl LearnedNetwork {
         let mut runs = Vec::new();
         for (size, rows) in enough {
             let tables = data.tables.iter().find(|t| t.size == *size)?;
-            let (fitted, progress) = SizePredictor::fit(what, data.cluster, tables, rows, settings, seed)?;
+            let (fitted, progress) = SizePredictor::fit(what, data.cluster, tables, rows, settings, seed, data.stop)?;
             by_size.push(fitted);
             runs.push(progress);
         }

@@ -2,6 +2,7 @@
 
 use super::layers::{Dropout, huber};
 use super::token_network::{Tape, TokenNetwork, TokenSets};
+use predict::Stop;
 use predict::accuracy::shuffle;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -161,6 +162,19 @@ pub fn train(
     anchor: Option<&Anchor>,
     seed: u64,
 ) -> TrainingProgress {
+    train_until(network, samples, validation, settings, anchor, seed, Stop::default())
+}
+
+/// [`train`] that ends before the next batch when it is told to.
+pub fn train_until(
+    network: &mut TokenNetwork<f32>,
+    samples: &Samples,
+    validation: &Samples,
+    settings: &Training,
+    anchor: Option<&Anchor>,
+    seed: u64,
+    stop: Stop<'_>,
+) -> TrainingProgress {
     let mut progress = TrainingProgress::default();
     if samples.is_empty() {
         return progress;
@@ -177,6 +191,9 @@ pub fn train(
         let rate = settings.rate_at(epoch);
         shuffle(&mut order, &mut rng);
         for batch in order.chunks(settings.batch.max(1)) {
+            if stop.is_set() {
+                return progress;
+            }
             samples.batch(batch, &mut sets, &mut targets);
             let dropout = (network.shape.dropout > 0.0).then(|| Dropout::new(network.shape.dropout, &mut rng));
             network.forward(&sets, dropout, true, &mut tape);

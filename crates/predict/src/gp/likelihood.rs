@@ -1,6 +1,7 @@
 //! The negative log posterior of hyperparameters and its gradient, and the fit that minimises it.
 
 use super::{GpPoint, Hyperparameters, JITTER, LASTING, NOISE_SD, host_overlap, matern, weighted_squares};
+use crate::stop::Stop;
 use linalg::{LowerTriangular, dot};
 
 /// The value of the likelihood if the kernel matrix is not positive definite.
@@ -69,13 +70,24 @@ impl Likelihood {
     }
 
     /// Minimises from `start`. Returns the best hyperparameters and the number of evaluations.
-    pub(super) fn minimise(mut self, start: &Hyperparameters, evaluations_max: usize) -> (Hyperparameters, usize) {
+    pub(super) fn minimise(
+        mut self,
+        start: &Hyperparameters,
+        evaluations_max: usize,
+        stop: Stop<'_>,
+    ) -> (Hyperparameters, usize) {
         let d = start.ln_length.len();
         let mut theta: Vec<f64> = start.ln_length.clone();
         theta.extend([start.ln_smooth, start.ln_noise, start.ln_linear, start.ln_host]);
         let mut bounds = vec![(-2.0, 5.0); d];
         bounds.extend([(-3.0, 3.0), (self.ln_noise_min, LN_NOISE.1), (-5.0, 2.0), (-6.0, 0.5)]);
-        let mut f = |t: &[f64], g: &mut [f64]| self.evaluate(t, g);
+        let mut f = |t: &[f64], g: &mut [f64]| {
+            if stop.is_set() {
+                g.fill(0.0);
+                return 0.0;
+            }
+            self.evaluate(t, g)
+        };
         let effort = linalg::minimise(&mut f, &mut theta, &bounds, evaluations_max);
         let hyper = Hyperparameters {
             ln_length: theta[..d].to_vec(),

@@ -14,6 +14,7 @@ mod likelihood;
 mod outliers;
 mod update;
 
+use crate::stop::Stop;
 use likelihood::Likelihood;
 use linalg::{LowerTriangular, dot, exp_neg};
 use outliers::{ABSURD_SDS, MARKS_MAX, NOISE_FACTOR_MAX, OUTLIER_SDS};
@@ -244,12 +245,12 @@ fn snapped(v: f64) -> f64 {
 impl Gp {
     /// Fits hyperparameters and conditions on the points (hosts sorted, at most [`POINTS_MAX`]). `None` without points.
     pub fn fit(points: Vec<GpPoint>) -> Option<Gp> {
-        Gp::fit_near(points, None)
+        Gp::fit_near(points, None, Stop::default())
     }
 
     /// Like [`Gp::fit`], but starts from the hyperparameters of a process on nearly the same readings, which halves the
-    /// evaluations.
-    pub fn fit_near(points: Vec<GpPoint>, near: Option<&Gp>) -> Option<Gp> {
+    /// evaluations. `None` also if it was stopped.
+    pub fn fit_near(points: Vec<GpPoint>, near: Option<&Gp>, stop: Stop<'_>) -> Option<Gp> {
         if points.is_empty() || points.len() > POINTS_MAX {
             return None;
         }
@@ -271,8 +272,8 @@ impl Gp {
         if gp.condition() {
             gp.mark_outliers(ABSURD_SDS);
         }
-        gp.optimise(if near.is_some() { EVALUATIONS_MAX / 2 } else { EVALUATIONS_MAX });
-        if !gp.condition_noisier() {
+        gp.optimise(if near.is_some() { EVALUATIONS_MAX / 2 } else { EVALUATIONS_MAX }, stop);
+        if stop.is_set() || !gp.condition_noisier() {
             return None;
         }
         for round in 0..MARKS_MAX {
@@ -280,9 +281,9 @@ impl Gp {
                 break;
             }
             if round == 0 {
-                gp.optimise(EVALUATIONS_MAX / 2);
+                gp.optimise(EVALUATIONS_MAX / 2, stop);
             }
-            if !gp.condition_noisier() {
+            if stop.is_set() || !gp.condition_noisier() {
                 return None;
             }
         }
@@ -320,7 +321,7 @@ impl Gp {
             .collect()
     }
 
-    fn optimise(&mut self, evaluations_max: usize) {
+    fn optimise(&mut self, evaluations_max: usize, stop: Stop<'_>) {
         let n = self.points.len();
         let used = n.min(FITTED_POINTS_MAX);
         let spread: Vec<usize> = (0..used).map(|i| i * n / used).collect();
@@ -329,7 +330,7 @@ impl Gp {
         let x = spread.iter().map(|i| all[*i].clone()).collect();
         let y = points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
         let likelihood = Likelihood::new(&points, self.active.len(), x, y, self.y_sd);
-        let (hyper, evaluations) = likelihood.minimise(&self.hyper, evaluations_max);
+        let (hyper, evaluations) = likelihood.minimise(&self.hyper, evaluations_max, stop);
         self.evaluations += evaluations;
         self.hyper = hyper;
     }

@@ -25,8 +25,8 @@ pub enum Act {
     Ask(fn(&Asked) -> Result<Request, Problem>),
     /// Works without a request of the engine.
     Work(fn(&Asked) -> Result<Work, Problem>),
-    /// Starts a fit as a task.
-    Fit,
+    /// Starts a task and answers with it.
+    Start(fn(&Asked) -> Result<crate::tasks::Work, Problem>),
     /// Lists tasks.
     Tasks,
     /// Shows a task.

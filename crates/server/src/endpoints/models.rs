@@ -3,7 +3,7 @@
 use super::{Act, Endpoint, get, of, post};
 use crate::auth::Scope::Operate;
 use crate::lists::TasksQuery;
-use crate::tasks::{Task, TaskList};
+use crate::tasks::{Task, TaskList, Work};
 use axum::http::{Method, StatusCode};
 use engine::{FitRequest, ModelAnswer, ModelRequest, ModelVersion, PromoteRequest, Request};
 use schemars::JsonSchema;
@@ -19,7 +19,7 @@ struct Rollback {
 
 /// The endpoints.
 pub fn all() -> Vec<Endpoint> {
-    use Act::{Ask, Cancel, Fit, Task as ShowTask, Tasks};
+    use Act::{Ask, Cancel, Start, Task as ShowTask, Tasks};
     vec![
         get(
             "/v1/models",
@@ -36,7 +36,7 @@ pub fn all() -> Vec<Endpoint> {
                 "fit",
                 "Fit a model to all readings, as a task. The server uses it if it predicts held-back readings at least as well.",
                 (of::<FitRequest>, of::<Task>),
-                Fit,
+                Start(|a| Ok(Work::Fit(a.json()?))),
             )
         },
         post(
@@ -69,7 +69,7 @@ pub fn all() -> Vec<Endpoint> {
             ..get(
                 "/v1/tasks/{id}",
                 "cancelTask",
-                "Cancel a task: one that runs ends before its next step, and the model stays.",
+                "Cancel a task: one that runs ends within about a second, and the model stays.",
                 of::<Task>,
                 Cancel,
             )

@@ -307,6 +307,17 @@ pub fn all() -> Vec<Endpoint> {
             Ask(|a| Ok(Request::Diagnose(a.json()?))),
         ),
         Endpoint {
+            status: StatusCode::ACCEPTED,
+            ..post(
+                Operate,
+                "/v1/diagnose/task",
+                "diagnoseTask",
+                "Look for slow hardware as a task, which can be cancelled; the result replaces the suspects.",
+                (of::<DiagnoseRequest>, of::<crate::tasks::Task>),
+                Act::Start(|a| Ok(crate::tasks::Work::Diagnose(a.json()?))),
+            )
+        },
+        Endpoint {
             query: Some(of::<EventsRequest>),
             ..get(
                 "/v1/events",

@@ -6,12 +6,14 @@
 
 #![cfg_attr(not(feature = "postgres"), allow(dead_code))] // some errors have one cause only
 
+mod backup;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 #[cfg(not(feature = "postgres"))]
 #[path = "without_postgres.rs"]
 pub(crate) mod postgres;
 
+pub use backup::backup;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -268,6 +270,11 @@ impl<'c> Sql<'c> {
             Conn::Sqlite(_) => sqlite,
             Conn::Postgres(_) => postgres,
         }
+    }
+
+    /// How often something is done that costs much in PostgreSQL: once in `n` times there, always in a file.
+    pub fn every(&self, n: i64) -> i64 {
+        if matches!(self.conn, Conn::Sqlite(_)) { 1 } else { n }
     }
 
     /// Runs a statement and returns the number of changed rows.

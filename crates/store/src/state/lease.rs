@@ -12,6 +12,8 @@ use crate::readings::By;
 pub const LEASE_S_MIN: f64 = 1.0;
 /// Longest lease, seconds: 30 days.
 pub const LEASE_S_MAX: f64 = 30.0 * 86_400.0;
+/// Largest difference of the clocks of servers that share a state, seconds.
+pub const CLOCKS_DIFFER_S: f64 = 300.0;
 /// Maximum number of jobs that one call of [`State::expire`] releases: it holds the write lock meanwhile.
 const EXPIRED_MAX: i64 = 1000;
 
@@ -62,13 +64,14 @@ impl State {
         })
     }
 
-    /// Starts every lease again that would end earlier that way: clients could not renew while no server ran. Returns the
-    /// number of leases.
+    /// Starts every lease again that would end earlier that way, because clients could not renew while no server ran, and every lease that
+    /// lasts longer than its length by more than [`CLOCKS_DIFFER_S`], because the clock went back. Returns the number of leases.
     pub fn restart_leases(&mut self, at_unix_s: f64) -> Result<usize, StateError> {
         self.write(|tx, _, path| {
             tx.execute(
-                "UPDATE job SET lease_until_unix_s = ?1 + lease_s WHERE lease_until_unix_s < ?1 + lease_s",
-                vals![at_unix_s],
+                "UPDATE job SET lease_until_unix_s = ?1 + lease_s \
+                 WHERE lease_until_unix_s < ?1 + lease_s OR lease_until_unix_s > ?1 + lease_s + ?2",
+                vals![at_unix_s, CLOCKS_DIFFER_S],
             )
             .map_err(|e| StateError::of("write to", path, &e))
         })

@@ -17,6 +17,7 @@ mod commit;
 mod error;
 mod event;
 mod lease;
+mod model;
 mod read;
 mod schema;
 mod token;
@@ -26,7 +27,11 @@ pub use change::{Allocated, Drain, NewJob, Release};
 pub use commit::{Commit, Committed};
 pub use error::StateError;
 pub use event::{EVENTS_MAX, Event};
-pub use lease::{LEASE_S_MAX, LEASE_S_MIN};
+pub use lease::{CLOCKS_DIFFER_S, LEASE_S_MAX, LEASE_S_MIN};
+pub use model::{
+    KeptModel, KeptModels, LESSONS_MAX, Lesson, ModelText, ModelsChange, PART_BYTES_MAX, VERSIONS_MAX, parts_of,
+    text_digest,
+};
 pub use read::{Drained, JobHeld, Snapshot, Suspect};
 pub(crate) use schema::APPLICATION_ID;
 pub use token::{NewToken, TOKENS_MAX, Token};

@@ -8,7 +8,7 @@ use rusqlite_migration::{HookError, M, Migrations};
 pub const APPLICATION_ID: i64 = 0x6c6b_7374;
 
 /// The schema version that this build writes.
-pub const VERSION: i64 = 3;
+pub const VERSION: i64 = 4;
 
 /// Rows of `held` must not overlap; the other columns are for status reports and decisions.
 pub const V1: &str = "
@@ -78,9 +78,83 @@ CREATE TABLE token (
 ) STRICT;
 ";
 
+/// The model: its versions, their texts in parts, and the readings that it has learned.
+const V4: &str = "
+CREATE TABLE model_head (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    revision INTEGER NOT NULL,
+    present INTEGER NOT NULL,
+    newest INTEGER NOT NULL,
+    newest_text INTEGER NOT NULL,
+    lesson INTEGER NOT NULL,
+    seen_until INTEGER NOT NULL,
+    tried_until INTEGER NOT NULL,
+    imported TEXT NOT NULL
+) STRICT;
+INSERT INTO model_head VALUES (1, 0, 0, 0, 0, 0, 0, 0, '');
+CREATE TABLE model (
+    version INTEGER PRIMARY KEY,
+    text INTEGER NOT NULL,
+    parts INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    lesson INTEGER NOT NULL,
+    about TEXT NOT NULL
+) STRICT;
+CREATE TABLE model_part (
+    text INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    content TEXT NOT NULL,
+    UNIQUE (text, part)
+) STRICT;
+CREATE TABLE model_lesson (
+    id INTEGER PRIMARY KEY,
+    gpus TEXT NOT NULL,
+    size_bytes INTEGER NOT NULL,
+    busbw_gb_per_s REAL NOT NULL
+) STRICT;
+";
+
 /// The tables in PostgreSQL, which orders texts by their bytes as SQLite does.
 pub static POSTGRES: Tables =
-    Tables { schema: "linkwise_state", part: 1, sql: &[&[POSTGRES_V1, crate::once::POSTGRES_TABLE]] };
+    Tables { schema: "linkwise_state", part: 1, sql: &[&[POSTGRES_V1, crate::once::POSTGRES_TABLE], &[POSTGRES_V2]] };
+
+/// As the fourth version of the file.
+const POSTGRES_V2: &str = "
+CREATE TABLE model_head (
+    one BIGINT PRIMARY KEY CHECK (one = 1),
+    revision BIGINT NOT NULL,
+    present BIGINT NOT NULL,
+    newest BIGINT NOT NULL,
+    newest_text BIGINT NOT NULL,
+    lesson BIGINT NOT NULL,
+    seen_until BIGINT NOT NULL,
+    tried_until BIGINT NOT NULL,
+    imported TEXT NOT NULL
+);
+INSERT INTO model_head VALUES (1, 0, 0, 0, 0, 0, 0, 0, '');
+CREATE TABLE model (
+    version BIGINT PRIMARY KEY,
+    text BIGINT NOT NULL,
+    parts BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    digest TEXT NOT NULL,
+    lesson BIGINT NOT NULL,
+    about TEXT NOT NULL
+);
+CREATE TABLE model_part (
+    text BIGINT NOT NULL,
+    part BIGINT NOT NULL,
+    content TEXT NOT NULL,
+    PRIMARY KEY (text, part)
+);
+CREATE TABLE model_lesson (
+    id BIGINT PRIMARY KEY,
+    gpus TEXT NOT NULL,
+    size_bytes BIGINT NOT NULL,
+    busbw_gb_per_s DOUBLE PRECISION NOT NULL
+);
+";
 
 const POSTGRES_V1: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -152,6 +226,7 @@ pub fn migrations(meta: Vec<(&'static str, String)>) -> Migrations<'static> {
         first,
         M::up_with_hook(V2, |tx: &rusqlite::Transaction<'_>| Ok(tx.execute_batch(crate::once::TABLE)?)),
         M::up(V3),
+        M::up(V4),
     ])
 }
 

@@ -46,9 +46,14 @@ fn programs() -> Option<PathBuf> {
 impl Server {
     /// Starts a server; none where PostgreSQL is not installed.
     pub fn start() -> Option<Server> {
+        Server::start_in(Path::new("/tmp"))
+    }
+
+    /// Starts a server with its folder in `parent`.
+    pub fn start_in(parent: &Path) -> Option<Server> {
         let bin = programs()?;
         // The path of a socket has at most 107 bytes.
-        let folder = tempfile::Builder::new().prefix("lwpg").tempdir_in("/tmp").expect("a folder").keep();
+        let folder = tempfile::Builder::new().prefix("lwpg").tempdir_in(parent).expect("a folder").keep();
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).expect("the folder's mode");
         let data = folder.join("data");
         std::fs::create_dir(&data).expect("the data folder");
@@ -107,6 +112,28 @@ impl Server {
             assert!(start.elapsed() < START_MAX, "PostgreSQL does not start: {e}; {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Copies a database into an empty one by `pg_dump` and `psql`.
+    pub fn copy(&self, from: &str, to: &str) {
+        let script = "\"$1/pg_dump\" -h \"$2\" -U tester \"$3\" | \"$1/psql\" -X -q -v ON_ERROR_STOP=1 -h \"$2\" -U tester -d \"$4\" > /dev/null";
+        let mut sh = Command::new("bash");
+        let done =
+            sh.args(["-o", "pipefail", "-c", script, "copy"]).args([&self.bin, &self.folder]).args([from, to]).output();
+        let done = done.expect("bash runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// The local socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(".s.PGSQL.5432")
+    }
+
+    /// Lets the server need room on its disk. It may find none.
+    pub fn use_room(&self) {
+        let _ = self.try_psql("postgres", "CHECKPOINT; SELECT pg_switch_wal()");
+        let _ =
+            self.try_psql("postgres", "CREATE TABLE room AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)");
     }
 
     /// What the server wrote.

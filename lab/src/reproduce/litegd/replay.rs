@@ -83,6 +83,7 @@ impl<'t> Guides<'t> {
                 constants: fabric::Constants::unfitted(),
                 known_slow_parts: None,
                 seed,
+                stop: predict::Stop::default(),
             };
             predict::fit(truth.cluster(), &rows, &options).map(|f| f.0).map_err(Failure::impossible)
         };
