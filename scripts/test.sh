@@ -124,7 +124,8 @@ say "Rust $(rust_version), $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo '?') 
 check hygiene scripts/hygiene.sh
 if cargo fmt --version >/dev/null 2>&1; then check fmt cargo fmt --all --check -- --color never; else skip fmt "this toolchain has no rustfmt"; fi
 if cargo clippy --version >/dev/null 2>&1; then
-  check clippy cargo clippy --locked --workspace --all-targets -- -D warnings
+  # The features that are off by default compile as well.
+  check clippy cargo clippy --locked --workspace --all-targets --features linkwise/otel,server/otel-test -- -D warnings
 else
   skip clippy "this toolchain has no clippy"
 fi

@@ -10,6 +10,8 @@ use std::path::Path;
 
 /// Largest file, bytes: 256 communicators and 1,024 arms take about 400 KB.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
+/// Largest sum of all files of a folder, bytes.
+pub const FOLDER_BYTES_MAX: u64 = 64 << 20;
 /// Limit on files of a folder.
 pub const FILES_MAX: usize = 8192;
 /// A file that is older than this belongs to a process that has ended, or hangs. The plugin writes every 2 s.
@@ -123,7 +125,7 @@ impl ProcessStatus {
 pub fn read_folder(folder: &Path) -> Result<(Vec<ProcessStatus>, Vec<String>), JobError> {
     let io = |source| JobError::Io { path: folder.into(), source };
     let (mut all, mut broken) = (Vec::new(), Vec::new());
-    let mut count = 0;
+    let (mut count, mut bytes) = (0, 0u64);
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let entry = entry.map_err(io)?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -133,6 +135,11 @@ pub fn read_folder(folder: &Path) -> Result<(Vec<ProcessStatus>, Vec<String>), J
         count += 1;
         if count > FILES_MAX {
             return Err(JobError::TooManyTraces { max: FILES_MAX });
+        }
+        bytes = bytes.saturating_add(entry.metadata().map_or(0, |m| m.len()));
+        if bytes > FOLDER_BYTES_MAX {
+            broken.push(format!("the files have more than {FOLDER_BYTES_MAX} bytes; the rest is not read"));
+            break;
         }
         let text = files::read_regular_text(&entry.path(), FILE_BYTES_MAX).map_err(|e| e.to_string());
         match text.and_then(|t| ProcessStatus::parse(&t).map_err(|e| format!("{name}: {e}"))) {

@@ -4,9 +4,12 @@ use crate::auth::{Client, Scope, TOKEN_BYTES_MAX, TOKEN_START, certificate_hash,
 use crate::limits::{self, Kind};
 use crate::log::Log;
 use crate::metrics::Metrics;
+use crate::oidc::{Provider, Use};
+use crate::plugin_status::PluginStatus;
 use crate::problem::Problem;
 use crate::rate::Rates;
 use crate::serve::Config;
+use crate::spans;
 use crate::tasks::Tasks;
 use crate::tenant::{self, View};
 use axum::http::StatusCode;
@@ -57,6 +60,10 @@ pub struct App {
     pub log: Log,
     /// Number of new readings after which a fit starts by itself.
     pub refit_after: Option<usize>,
+    /// The status files of the NCCL plugin.
+    pub plugin: Option<Arc<PluginStatus>>,
+    /// The identity provider whose tokens are accepted.
+    pub oidc: Option<Arc<Provider>>,
     /// Scope of client certificates without an entry among the tokens.
     client_scope: Option<Scope>,
 }
@@ -67,7 +74,7 @@ pub fn now_unix_s() -> f64 {
 }
 
 impl App {
-    pub fn new(engine: Engine, config: &Config) -> App {
+    pub fn new(engine: Engine, config: &Config, oidc: Option<Arc<Provider>>) -> App {
         App {
             engine: Arc::new(engine),
             metrics: Metrics::new(),
@@ -90,6 +97,8 @@ impl App {
             log: config.log,
             refit_after: config.refit_after,
             encrypts: config.tls.is_some(),
+            oidc,
+            plugin: config.plugin_status.clone().map(|f| Arc::new(PluginStatus::new(f))),
             client_scope: config.tls.as_ref().and_then(|t| t.client_scope),
         }
     }
@@ -116,8 +125,10 @@ impl App {
         drop(_waits);
         self.metrics.waited(start.elapsed());
         let engine = self.engine.clone();
+        let here = spans::here();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit; // also after the client is gone
+            let _here = here.enter();
             work(&engine)
         });
         match tokio::time::timeout(limits::WORK_TIME, done).await {
@@ -150,6 +161,7 @@ impl App {
             _ => Kind::Change,
         };
         let asked = crate::page::Memory::asked(&request);
+        let name = name_of(&request);
         let (start, sees_all) = (Instant::now(), view.is_none());
         let work = move |engine: &Engine| {
             if let Some(expected) = version
@@ -157,7 +169,8 @@ impl App {
             {
                 return Ok(Err(changed()));
             }
-            Ok(engine.handle(&request, by(&who)).map_err(|e| if sees_all { e.into() } else { tenant::refused(e) }))
+            let decided = spans::decision(name, || engine.handle(&request, by(&who)));
+            Ok(decided.map_err(|e| if sees_all { e.into() } else { tenant::refused(e) }))
         };
         let mut answer = self.work_as(kind, work).await.and_then(|a| a);
         if decides {
@@ -174,27 +187,44 @@ impl App {
         answer
     }
 
+    /// Refuses an address that sent too many wrong tokens.
+    pub fn patient_with(&self, address: &str) -> Result<(), Problem> {
+        if self.wrong_tokens.has(address, Instant::now()) {
+            return Ok(());
+        }
+        let detail = format!("too many wrong tokens came from {address}");
+        let remedy = "send a valid token, later";
+        Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_wrong_tokens", detail, remedy).retry_after(1))
+    }
+
+    /// Counts a wrong token of an address.
+    pub fn wrong_token(&self, address: &str) {
+        _ = self.wrong_tokens.take(address, Instant::now());
+    }
+
     /// The client of a token, or of a request without one.
-    pub async fn client(&self, token: Option<&str>, peer: SocketAddr) -> Result<Client, Problem> {
+    pub async fn client(&self, token: Option<&str>, used: Use, peer: SocketAddr) -> Result<Client, Problem> {
         if !self.asks_for_tokens.load(Ordering::Acquire) {
             return Ok(Client::new("local", Scope::Administer));
         }
         let address = peer.ip().to_string();
-        if !self.wrong_tokens.has(&address, Instant::now()) {
-            let detail = format!("too many wrong tokens came from {address}");
-            let remedy = "send a valid token, later";
-            let status = StatusCode::TOO_MANY_REQUESTS;
-            return Err(Problem::new(status, "too_many_wrong_tokens", detail, remedy).retry_after(1));
-        }
+        self.patient_with(&address)?;
         let refused = |code: &str, detail: &str| {
             let remedy = "send `Authorization: Bearer TOKEN`; `linkwise token create` makes a token";
             Problem::new(StatusCode::UNAUTHORIZED, code, detail, remedy)
         };
         let Some(token) = token else { return Err(refused("no_token", "this server asks for a token")) };
         let wrong = || {
-            _ = self.wrong_tokens.take(&address, Instant::now());
+            self.wrong_token(&address);
             refused("wrong_token", "the token is unknown, revoked or too old")
         };
+        if let Some(provider) = self.oidc.as_ref().filter(|_| Provider::is_like(token)) {
+            return provider.client(token, used).await.inspect_err(|p| {
+                if p.status == 401 {
+                    self.wrong_token(&address);
+                }
+            });
+        }
         // Only what starts like a token is looked up: entries of certificates have hashes of other texts.
         if token.len() > TOKEN_BYTES_MAX || !token.starts_with(TOKEN_START) {
             return Err(wrong());
@@ -205,7 +235,7 @@ impl App {
     /// The client of a verified certificate: the entry of its name among the tokens, else the scope for all certificates.
     pub async fn certified(&self, name: &str) -> Result<Client, Problem> {
         let refused = |detail: String| {
-            let remedy = "ask the operator for `linkwise token create NAME --certificate`";
+            let remedy = "ask the operator for an entry of this certificate: `linkwise token create` makes one";
             Problem::new(StatusCode::FORBIDDEN, "no_scope", detail, remedy)
         };
         match (self.entry(certificate_hash(name)).await?, self.client_scope) {
@@ -249,7 +279,7 @@ impl App {
     pub fn pace(&self, client: &str) -> Result<(), Problem> {
         self.rates.take(client, Instant::now()).map_err(|s| {
             let detail = format!("`{client}` sends more requests than this server allows a client");
-            let remedy = "send fewer requests, or ask the operator for a higher --rate";
+            let remedy = "send fewer requests, or ask the operator for a higher rate";
             let status = StatusCode::TOO_MANY_REQUESTS;
             Problem::new(status, "too_many_requests", detail, remedy).retry_after(s.ceil().clamp(1.0, 3600.0) as u32)
         })
@@ -270,6 +300,23 @@ impl Entry {
             Entry::Valid(client) => Some(client),
             _ => None,
         }
+    }
+}
+
+/// The kind of a request, for its span.
+fn name_of(request: &Request) -> &'static str {
+    match request {
+        Request::Place(r) if r.commit.is_some() => "place and allocate",
+        Request::Place(_) => "place",
+        Request::Allocate(_) => "allocate",
+        Request::Release(_) => "release",
+        Request::Renew(_) => "renew",
+        Request::Drain(_) => "drain",
+        Request::Undrain(_) => "undrain",
+        Request::Observe(_) => "observe",
+        Request::Diagnose(_) => "diagnose",
+        Request::Explain(_) => "explain",
+        _ => "read or correct",
     }
 }
 

@@ -44,6 +44,8 @@ pub const TASKS_WAITING_MAX: usize = 8;
 pub const TASKS_KEPT_MAX: usize = 64;
 /// Longest time between two looks at the state for leases that ended, new events and revoked tokens.
 pub const TICK: Duration = Duration::from_millis(250);
+/// Time between two looks at the files of certificates.
+pub const CERTIFICATES_LOOK: Duration = Duration::from_secs(2);
 /// Time for which a token that was found valid is not looked up again: a revocation takes effect within this time.
 pub const TOKEN_TIME: Duration = Duration::from_secs(1);
 /// Time that open connections get when the server stops.
@@ -54,6 +56,8 @@ pub const GPU_SERIES_MAX: usize = 20_480;
 pub const PAGE_ASKED_MAX: usize = 2_000;
 /// Predictions beside what jobs got that the pages remember; older ones are forgotten. 24 bytes each.
 pub const PAGE_SAID_MAX: usize = 2_000;
+/// Most communicators of the NCCL plugin that the metrics list, seven series each, and most of its arms, one series each.
+pub const PLUGIN_SERIES_MAX: usize = 2_000;
 /// Most jobs that the metrics list, two series each.
 pub const JOB_SERIES_MAX: usize = 2_000;
 

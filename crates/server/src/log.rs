@@ -21,6 +21,17 @@ pub enum Log {
     Json,
 }
 
+impl Log {
+    /// Says something that no request asked for, on standard error.
+    pub fn note(self, text: &str) {
+        let line = match self {
+            Log::None => format!("note: {text}"),
+            Log::Json => json!({"at_unix_s": (now_unix_s() * 1e3).round() / 1e3, "note": text}).to_string(),
+        };
+        let _ = writeln!(std::io::stderr().lock(), "{line}");
+    }
+}
+
 /// The place where a handler writes the name of the client.
 #[derive(Clone, Default)]
 pub struct Who(Arc<OnceLock<String>>);

@@ -34,6 +34,7 @@ pub struct Metrics {
     /// Last bandwidth that each job reported, GB/s.
     got: Mutex<HashMap<String, f64>>,
     expired: Counter,
+    renewed: Counter,
     failures: Family<Labels, Counter>,
 }
 
@@ -56,6 +57,7 @@ impl Metrics {
             retries: Counter::default(),
             got: Mutex::default(),
             expired: Counter::default(),
+            renewed: Counter::default(),
             failures: Family::default(),
             registry: Registry::default(),
         };
@@ -72,6 +74,7 @@ impl Metrics {
             "Jobs that lost their GPUs because their lease was not renewed in time",
             m.expired.clone(),
         );
+        r.register("certificates_read_again", "New certificates that the server took over", m.renewed.clone());
         r.register("failures", "What failed outside of a request, by code", m.failures.clone());
         Metrics { registry, ..m }
     }
@@ -129,6 +132,11 @@ impl Metrics {
         self.expired.inc_by(jobs as u64);
     }
 
+    /// Counts certificates that were read again.
+    pub fn renewed(&self) {
+        self.renewed.inc();
+    }
+
     /// Counts a failure outside of a request.
     pub fn broken(&self, code: &str) {
         self.failures.get_or_create(&vec![("code", code.to_owned())]).inc();
@@ -153,6 +161,18 @@ pub async fn text(app: &App) -> Result<String, Problem> {
         got.retain(|job, _| running.contains(job.as_str()));
         got.clone()
     };
+    if let Some(plugin) = app.plugin.clone() {
+        let reader = plugin.clone();
+        let read = tokio::task::spawn_blocking(move || reader.metrics(crate::app::now_unix_s() as u64));
+        // A folder on a file system that hangs costs its own metrics, not the others.
+        let read = match tokio::time::timeout(crate::plugin_status::LOOK, read).await {
+            Ok(read) => read.map_err(|_| Problem::failed("reading of the plugin's status files"))?,
+            Err(_) => plugin.known().map(|k| k.1),
+        };
+        if let Some(read) = read {
+            prometheus_client::encoding::text::encode_registry(&mut text, &read).map_err(failed)?;
+        }
+    }
     encode(&mut text, &present(app.engine.cluster(), &now.0, &got, now.1.as_deref().unwrap_or("none")))
         .map_err(failed)?;
     Ok(text)

@@ -1,5 +1,6 @@
 //! [`Problem`]: why a request was not answered, as `application/problem+json` (RFC 9457) with the engine's codes.
 
+use crate::words::of_requests;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use engine::{EngineError, ErrorKind};
@@ -49,9 +50,9 @@ impl Problem {
             urn: format!("urn:linkwise:{code}"),
             title: words,
             status: status.as_u16(),
-            detail: detail.into(),
+            detail: of_requests(detail.into()),
             code: code.into(),
-            remedy: remedy.into(),
+            remedy: of_requests(remedy.into()),
             retry_after_s: None,
         }))
     }

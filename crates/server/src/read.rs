@@ -4,6 +4,7 @@ use crate::app::App;
 use crate::auth::{Client, Scope};
 use crate::connection::Principal;
 use crate::log::Who;
+use crate::oidc::Use;
 use crate::problem::Problem;
 use crate::serve::Peer;
 use axum::extract::Query;
@@ -156,9 +157,10 @@ pub async fn client(app: &App, parts: &Parts, scope: Scope, cookie: bool) -> Res
         return Err(Problem::new(status, "internal", "the request has no address", "report this"));
     };
     let certificate = parts.extensions.get::<Principal>().and_then(|p| p.0.clone());
+    let used = if bearer.is_some() { Use::Bearer } else { Use::Session };
     let client = match (bearer.or(session), certificate) {
         (None, Some(name)) => app.certified(&name).await?,
-        (token, _) => app.client(token, peer).await?,
+        (token, _) => app.client(token, used, peer).await?,
     };
     if client.scope < scope {
         let detail = format!("this needs the scope `{scope}`, and token `{}` has `{}`", client.name, client.scope);

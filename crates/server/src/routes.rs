@@ -5,6 +5,7 @@ use crate::endpoints::{self, Act, Allocations, Endpoint};
 use crate::limits::Kind;
 use crate::problem::Problem;
 use crate::read::{self, Asked, field};
+use crate::spans::{self, Spans};
 use crate::{body, events, lists, log, openapi, page, stream, tasks};
 use axum::Router;
 use axum::body::Body;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The router of a server.
-pub fn router(app: Arc<App>) -> Router {
+pub fn router(app: Arc<App>, spans: Spans) -> Router {
     let endpoints: &'static [Endpoint] = Vec::leak(endpoints::all()); // lives as long as the server
     let (mut router, logs) = (Router::new(), app.clone());
     for e in endpoints {
@@ -72,6 +73,7 @@ pub fn router(app: Arc<App>) -> Router {
             let remedy = "look at the header `Allow` and at /openapi.json";
             common(Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail, remedy).response())
         })
+        .layer(middleware::from_fn(move |request, next| spans::traced(spans.clone(), request, next)))
         .layer(middleware::from_fn(move |request, next| log::logged(logs.clone(), request, next)))
 }
 

@@ -4,9 +4,12 @@ use crate::app::{App, now_unix_s};
 use crate::connection::{Patient, Principal, handshake};
 use crate::limits;
 use crate::log::Log;
+use crate::oidc::{self, Oidc, Provider};
 use crate::problem::Problem;
+use crate::renew::{self, Certificates};
 use crate::routes;
-use crate::tls::{self, Tls};
+use crate::spans::Spans;
+use crate::tls::Tls;
 use axum::Router;
 use axum::body::Body;
 use engine::{Engine, EngineError};
@@ -17,6 +20,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,7 +30,6 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use tokio_rustls::rustls::ServerConfig;
 
 /// Number of threads for connections. They parse and write; the engine's calls run elsewhere.
 const THREADS: usize = 2;
@@ -50,6 +53,12 @@ pub struct Config {
     pub log: Log,
     /// Number of new readings after which a fit starts by itself; none: it never does.
     pub refit_after: Option<usize>,
+    /// Folder of status files of the NCCL plugin, for the metrics.
+    pub plugin_status: Option<PathBuf>,
+    /// The identity provider whose tokens are accepted.
+    pub oidc: Option<Oidc>,
+    /// Collector of spans, in a build with the feature `otel`.
+    pub otlp: Option<String>,
     /// Certificates; none: plain HTTP.
     pub tls: Option<Tls>,
 }
@@ -66,6 +75,9 @@ impl Default for Config {
             handshake_time: limits::HANDSHAKE_TIME,
             log: Log::None,
             refit_after: None,
+            plugin_status: None,
+            oidc: None,
+            otlp: None,
             tls: None,
         }
     }
@@ -83,12 +95,15 @@ pub enum ServeError {
     /// Everybody could change everything.
     #[error(
         "{0} is reached from other machines, and no client can prove who it is: make a token with `linkwise token create`, or give \
-         --client-ca"
+         --client-ca or --oidc-issuer"
     )]
     NoClients(SocketAddr),
     /// A certificate or key cannot be used.
     #[error("{0}")]
     Tls(String),
+    /// A setting of the identity provider, or of the collector of spans, cannot be used.
+    #[error("{0}")]
+    Setting(String),
     /// No engine can answer without a state.
     #[error("a server needs a state")]
     NoState,
@@ -113,6 +128,7 @@ pub struct Running {
     app: Arc<App>,
     address: SocketAddr,
     accepting: JoinHandle<()>,
+    spans: Spans,
 }
 
 /// Starts a server. It takes connections when the function returns.
@@ -128,11 +144,12 @@ pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
     if !engine.has_state() {
         return Err(ServeError::NoState);
     }
-    let asks = certified || engine.has_tokens()?;
+    let oidc = config.oidc.as_ref().map(Provider::new).transpose().map_err(ServeError::Setting)?.map(Arc::new);
+    let asks = certified || oidc.is_some() || engine.has_tokens()?;
     if exposed && !asks {
         return Err(ServeError::NoClients(config.listen));
     }
-    let tls = config.tls.as_ref().map(tls::config).transpose().map_err(ServeError::Tls)?;
+    let tls = config.tls.as_ref().map(Certificates::read).transpose().map_err(ServeError::Tls)?.map(Arc::new);
     engine.restart_leases(now_unix_s())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -141,7 +158,8 @@ pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
         .enable_all()
         .build()
         .map_err(ServeError::System)?;
-    let app = App::new(engine, config);
+    let spans = Spans::new(config.otlp.as_deref(), runtime.handle()).map_err(ServeError::Setting)?;
+    let app = App::new(engine, config, oidc);
     app.asks_for_tokens.store(asks, Ordering::Release);
     app.newest.send_replace(app.engine.last_event()?);
     let app = Arc::new(app);
@@ -149,8 +167,14 @@ pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
     let listener = listener.map_err(|e| ServeError::Listen(config.listen, e))?;
     let address = listener.local_addr().map_err(ServeError::System)?;
     runtime.spawn(crate::tick::run(app.clone()));
-    let accepting = runtime.spawn(accept(listener, app.clone(), tls));
-    Ok(Running { runtime, app, address, accepting })
+    if let Some(provider) = app.oidc.clone() {
+        runtime.spawn(oidc::prepare(provider, config.log));
+    }
+    if let Some(certificates) = tls.clone() {
+        runtime.spawn(renew::run(app.clone(), certificates));
+    }
+    let accepting = runtime.spawn(accept(listener, app.clone(), tls, spans.clone()));
+    Ok(Running { runtime, app, address, accepting, spans })
 }
 
 impl Running {
@@ -180,13 +204,14 @@ impl Running {
     pub fn stop(self) {
         self.app.stopping.send_replace(true);
         let _ = self.runtime.block_on(self.accepting);
+        self.spans.end();
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }
 }
 
 /// Takes connections until the server stops, then waits for the open ones.
-async fn accept(listener: TcpListener, app: Arc<App>, tls: Option<Arc<ServerConfig>>) {
-    let service = TowerToHyperService::new(routes::router(app.clone()));
+async fn accept(listener: TcpListener, app: Arc<App>, tls: Option<Arc<Certificates>>, spans: Spans) {
+    let service = TowerToHyperService::new(routes::router(app.clone(), spans));
     let permits = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));
     let graceful = GracefulShutdown::new();
     let mut stopping = app.stopping.subscribe();
@@ -210,7 +235,7 @@ async fn accept(listener: TcpListener, app: Arc<App>, tls: Option<Arc<ServerConf
         };
         let _ = stream.set_nodelay(true);
         let stream = Patient::new(stream, app.write_time);
-        let (service, watcher, tls) = (service.clone(), graceful.watcher(), tls.clone());
+        let (service, watcher, tls) = (service.clone(), graceful.watcher(), tls.as_ref().map(|t| t.now()));
         let within = app.handshake_time;
         tokio::spawn(async move {
             let _permit = permit;

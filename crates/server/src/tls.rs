@@ -70,7 +70,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(wrong)
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let bytes = read(file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let found = found.map_err(|e| format!("{}: {e}", file.display()))?;

@@ -29,45 +29,12 @@ fn chromium() -> Option<PathBuf> {
     all.find(|p| p.is_file())
 }
 
-/// The folder whose `node_modules` has the packages. They are fetched once per version of `package.json`, into the user's cache.
-fn modules() -> Result<PathBuf, String> {
-    let wanted = std::fs::read_to_string(format!("{FOLDER}/package.json")).map_err(|e| e.to_string())?;
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let cache = set("LINKWISE_CACHE")
-        .or_else(|| set("XDG_CACHE_HOME").map(|p| p.join("linkwise")))
-        .or_else(|| set("HOME").map(|p| p.join(".cache/linkwise")))
-        .ok_or("LINKWISE_CACHE, XDG_CACHE_HOME and HOME are not set")?;
-    let folder = cache.join("browser").join(&server::auth::hash(&wanted)[..16]);
-    if folder.join("node_modules/axe-core").is_dir() {
-        return Ok(folder);
-    }
-    let part = cache.join("browser").join(format!("part-{}", std::process::id()));
-    std::fs::create_dir_all(&part).map_err(|e| format!("{}: {e}", part.display()))?;
-    std::fs::write(part.join("package.json"), wanted).map_err(|e| e.to_string())?;
-    let npm = Command::new("npm")
-        .args(["install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"])
-        .current_dir(&part)
-        .output()
-        .map_err(|e| format!("npm: {e}"))?;
-    if !npm.status.success() {
-        let _ = std::fs::remove_dir_all(&part);
-        let said = String::from_utf8_lossy(&npm.stderr);
-        let why = said.lines().find(|l| l.contains("error") || l.contains("ERR")).unwrap_or("it failed");
-        return Err(format!("npm cannot fetch playwright-core and axe-core: {why}"));
-    }
-    if std::fs::rename(&part, &folder).is_err() {
-        let _ = std::fs::remove_dir_all(&part); // another process was first
-    }
-    Ok(folder)
-}
-
 /// Chromium and the packages; none, with a SKIP line, where something is missing.
 fn tools(test: &str) -> Option<(PathBuf, PathBuf)> {
     static FOUND: OnceLock<Result<(PathBuf, PathBuf), String>> = OnceLock::new();
     let find = || -> Result<_, String> {
         let chromium = chromium().ok_or("no Chromium")?;
-        Command::new("node").arg("--version").output().map_err(|e| format!("no node ({e})"))?;
-        Ok((chromium, modules()?))
+        Ok((chromium, common::npm::modules(Path::new(FOLDER), "axe-core")?))
     };
     match FOUND.get_or_init(find) {
         Ok(found) => Some(found.clone()),
@@ -153,6 +120,27 @@ fn a_browser_signs_in_and_out_and_no_other_site_can() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     check("a_browser_signs_in_and_out_and_no_other_site_can", &s, json!({"name": "session", "token": token}));
+}
+
+#[test]
+fn a_browser_signs_in_with_an_identity_provider() {
+    let name = "a_browser_signs_in_with_an_identity_provider";
+    let mut provider = match common::provider::Provider::start() {
+        Ok(p) => p,
+        Err(why) => return common::skip(name, &why),
+    };
+    let mut oidc = server::Oidc::new(&provider.issuer, "linkwise");
+    oidc.client_secret = Some("its/secret+&".into());
+    oidc.scope = Some(Scope::Read);
+    oidc.refetch = std::time::Duration::from_millis(100);
+    let s = Server::with(2, |c| server::Config { oidc: Some(oidc), ..c });
+    provider.tell(&format!("redirect http://localhost:{}/login/callback", s.at.port()));
+    let start = Instant::now();
+    while s.get("/login/oidc").status != 303 {
+        assert!(start.elapsed().as_secs() < 60, "the provider does not answer");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    check(name, &s, json!({"name": "issuer", "issuer": provider.issuer}));
 }
 
 /// A server for any cluster, with a model that needs no readings.

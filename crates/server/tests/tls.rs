@@ -254,3 +254,64 @@ fn beyond_this_machine_a_server_needs_certificates_and_clients_that_can_prove_wh
     let wrong = start(Tls { cert: folder.path().join("none.pem"), client_ca: Some(site.file()), ..tls }).unwrap_err();
     assert!(wrong.contains("none.pem"), "{wrong}");
 }
+
+#[test]
+fn new_certificates_are_used_without_losing_a_connection_and_broken_ones_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (Some(site), Some(next)) = (Authority::new(folder.path(), "site"), Authority::new(folder.path(), "next"))
+    else {
+        return common::skip(
+            "new_certificates_are_used_without_losing_a_connection_and_broken_ones_are_not",
+            "needs openssl",
+        );
+    };
+    let s = served(&site, false, None);
+    let (cert, key) = (folder.path().join("server.pem"), folder.path().join("server.key"));
+    let good = |authority: &Authority| ask(s.at, client(authority, None), &get("/v1/cluster", "")).is_ok();
+    let until = |what: &str, done: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let failures = || {
+        let metrics = ask(s.at, client(&site, None), &get("/metrics", "")).unwrap_or_default();
+        let line = metrics.lines().find(|l| l.starts_with("linkwise_failures_total{code=\"certificates\"}"));
+        line.and_then(|l| l.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+    };
+    // A connection that stays open over everything.
+    let tcp = TcpStream::connect(s.at).unwrap();
+    tcp.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let connection = ClientConnection::new(client(&site, None), "localhost".try_into().unwrap()).unwrap();
+    let mut open = StreamOwned::new(connection, tcp);
+    let mut lives = || {
+        open.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(b"ok\n") {
+            let mut part = [0; 512];
+            let n = open.read(&mut part).unwrap();
+            assert!(n > 0, "the connection ended");
+            said.extend_from_slice(&part[..n]);
+        }
+    };
+    lives();
+    // Rubbish, a certificate whose key is another one, no file: the old certificate stays.
+    for broken in [&b"rubbish"[..], &std::fs::read(next.file()).unwrap(), b""] {
+        let before = failures();
+        if broken.is_empty() {
+            std::fs::remove_file(&cert).unwrap()
+        } else {
+            std::fs::write(&cert, broken).unwrap()
+        }
+        until("the server notices a broken file", &|| failures() > before);
+        assert!(good(&site) && !good(&next));
+    }
+    // The files are replaced as certbot and Kubernetes do: written aside, then renamed.
+    let (new_cert, new_key) = next.signs("renewed", "/CN=localhost", "5");
+    std::fs::rename(new_key, &key).unwrap();
+    std::fs::rename(new_cert, &cert).unwrap();
+    until("the server takes the new certificate over", &|| good(&next));
+    assert!(!good(&site));
+    lives();
+}

@@ -27,6 +27,7 @@ mod schema;
 mod seam;
 pub mod state;
 mod store;
+pub mod watch;
 
 pub use csv_in::{CsvError, FILE_BYTES_MAX as CSV_FILE_BYTES_MAX, HostMap, parse_csv};
 pub use csv_out::{CSV_HEADER, write_csv};

@@ -361,3 +361,72 @@ fn both_databases_have_the_same_tables_and_columns() {
         assert_eq!(in_file, shared);
     }
 }
+
+/// The program pgbouncer between clients and a server: transaction mode, fewer connections than clients.
+struct Pooler {
+    child: std::process::Child,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Pooler {
+    /// None where the program is missing.
+    fn start(server: &Server) -> Option<Pooler> {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::Builder::new().prefix("lwpb").tempdir_in("/tmp").unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        let (here, there) = (folder.path().display(), server.folder().display());
+        let settings = format!(
+            "[databases]\n* = host={there} user=tester\n[pgbouncer]\nlisten_port = 6432\nunix_socket_dir = {here}\n\
+             auth_type = any\npool_mode = transaction\ndefault_pool_size = 3\nmax_client_conn = 100\n"
+        );
+        let file = folder.path().join("pgbouncer.ini");
+        std::fs::write(&file, settings).unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        // Debian has it where only root looks.
+        let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+        let program = std::env::split_paths(&path).map(|d| d.join("pgbouncer")).find(|p| p.is_file())?;
+        let mut command = postgres::as_user(std::process::Command::new(program));
+        let child = command.arg(&file).stdout(log.try_clone().unwrap()).stderr(log).spawn().ok()?;
+        let mut pooler = Pooler { child, folder };
+        let start = std::time::Instant::now();
+        while !pooler.folder.path().join(".s.PGSQL.6432").exists() {
+            assert_eq!(pooler.child.try_wait().unwrap(), None, "pgbouncer ended: {}", pooler.log());
+            assert!(start.elapsed() < Duration::from_secs(60), "pgbouncer does not start: {}", pooler.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(pooler)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+#[test]
+fn clients_compete_through_pgbouncer_in_transaction_mode() {
+    let name = "clients_compete_through_pgbouncer_in_transaction_mode";
+    let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let Some(pooler) = Pooler::start(server) else {
+        return println!("SKIP {name}: pgbouncer is not installed");
+    };
+    let url =
+        format!("postgres://tester@/{}?host={}&port=6432", name_of(&server.database()), pooler.folder.path().display());
+    let busy = AtomicUsize::new(0);
+    let commits = compete(Path::new(&url), 8, |commits| {
+        while commits.load(SeqCst) < 60 {
+            let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'linkwise'";
+            let n = server.psql(name_of(&url), sql).parse().unwrap();
+            busy.fetch_max(n, SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert!(commits >= 60 && busy.load(SeqCst) <= 3, "{} connections of PostgreSQL", busy.load(SeqCst));
+    assert!(pooler.log().contains("login attempt"), "the clients came through the pooler: {}", pooler.log());
+}

@@ -321,6 +321,17 @@ fn a_copy_that_was_made_while_processes_write_is_one_moment_of_the_state() {
 }
 
 on_both! {
+    fn times_in_the_log_never_fall_also_where_clients_read_the_clock_before_they_waited(at) {
+        let mut state = State::init(&at.at("times.db"), &cluster(1), 0.0).unwrap();
+        // The second change waited. The fourth came after the clock had been set back by an hour, which is not hidden.
+        for (i, time) in [10_000.0, 9_999.8, 10_000.1, 6_400.0, 6_401.0].into_iter().enumerate() {
+            let gpu = state.cluster().parse_gpus([format!("n0:{i}").as_str()]).unwrap();
+            state.drain(&gpu, "x", time).unwrap();
+        }
+        let times: Vec<f64> = state.events(0, 10).unwrap().iter().map(|e| e.at_unix_s).collect();
+        assert_eq!(times, [10_000.0, 10_000.0, 10_000.1, 6_400.0, 6_401.0]);
+    }
+
 fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice(at) {
     // On a busy machine the first process may end before the others begin. Such a round does not test anything.
     let competed = |n: i32| workers_that_got_jobs_when_eight_fill_a_cluster(&at.at(&format!("{n}.state"))) > 1;

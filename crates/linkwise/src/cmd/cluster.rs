@@ -252,7 +252,7 @@ fn twice(flag: &str, files: &[PathBuf]) -> Result<(), Failure> {
     let mut seen = HashSet::new();
     for f in files {
         if !seen.insert(f.canonicalize().unwrap_or_else(|_| f.clone())) {
-            return Err(Failure::input(format!("{flag}: {} is given twice", f.display())));
+            return Err(Failure::input(format!("{flag}: {} is given twice", store::db::shown(f).display())));
         }
     }
     Ok(())

@@ -53,8 +53,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let imports = tables::read_all(&args, &cluster)?;
     let plan = if args.backend.is_some() { idle::keep_idle(&args, &cluster, plan, &asks)? } else { plan };
     let mut store = open::store_or_new(path, &cluster)?;
-    let mut answer =
-        show::Answer { store: path.display().to_string(), cluster: cluster.name.clone(), ..Default::default() };
+    let mut answer = show::Answer {
+        store: store::db::shown(path).display().to_string(),
+        cluster: cluster.name.clone(),
+        ..Default::default()
+    };
     for import in imports {
         answer.imports.push(tables::store_one(import, &mut store)?);
     }
@@ -376,7 +379,7 @@ fn campaign(
     }
     let start = Instant::now();
     let taken = Arc::new(AtomicUsize::new(0));
-    let (so_far, file) = (Arc::clone(&taken), args.store.clone().unwrap_or_default());
+    let (so_far, file) = (Arc::clone(&taken), args.store.as_deref().map(store::db::shown).unwrap_or_default());
     interrupt::say_what_is_kept(move || {
         format!(
             "stopped: {} of this run stored in {}; the same command goes on from there",

@@ -228,7 +228,7 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
         out += &wrap(&format!("contended ({c}): recorded as such, the model learns nothing from it"), 2);
     }
     let before = if a.repeated { ", recorded before under the same key" } else { "" };
-    out += &wrap(&format!("{} in {}{before}", readings(a.readings.len()), args.store.display()), 2);
+    out += &wrap(&format!("{} in {}{before}", readings(a.readings.len()), store::db::shown(&args.store).display()), 2);
     let has_model = a.suspected.is_some() || a.readings.iter().any(|r| r.taught.learned || r.taught.why_not.is_some());
     match &args.model {
         Some(file) => out += &learned(a, &file.display().to_string()),
@@ -276,7 +276,7 @@ fn readings(n: usize) -> String {
 
 fn json_of(args: &Args, a: &ObserveAnswer, left_out: usize) -> Result<serde_json::Value, Failure> {
     let mut v = serde_json::to_value(a).map_err(Failure::input)?;
-    v["store"] = json!(args.store);
+    v["store"] = json!(store::db::shown(&args.store));
     v["left_out"] = json!(left_out);
     Ok(v)
 }

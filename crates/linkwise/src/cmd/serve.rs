@@ -1,5 +1,7 @@
 //! `linkwise serve`: the engine over HTTP.
 
+mod oidc;
+
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, load_cluster, now_unix_s, wrap};
@@ -28,7 +30,7 @@ predictions are those of NCCL's own decisions. http://localhost:7878/ is the pag
 --state postgres://USER@HOST:PORT/DATABASE (or postgres://USER@/DATABASE?host=/run/postgresql) is a state that several servers share; \
 the readings go to the same database. The first server makes the tables.
 
-Ctrl-C or SIGTERM ends the server after the requests that run. Until `linkwise token create` makes the first token, every user of this \
+SIGHUP, or a change of their files, makes the server read its certificates again. Ctrl-C or SIGTERM ends it after the requests that run. Until `linkwise token create` makes the first token, every user of this \
 machine may do everything.")]
 pub struct Args {
     /// Built-in cluster or cluster file; needed to make a state
@@ -73,6 +75,15 @@ pub struct Args {
     /// Listen beyond this machine although nothing is encrypted: tokens and answers can be read on the network
     #[arg(long)]
     force_plain_http: bool,
+    /// Folder of status files of the NCCL plugin, shown in /metrics
+    #[arg(long, value_name = "FOLDER")]
+    plugin_status: Option<PathBuf>,
+    /// Collector to which spans are sent by OTLP over HTTP, such as http://127.0.0.1:4318
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+    #[command(flatten)]
+    oidc: oidc::OidcArgs,
     /// Output format of the line that says where the server listens
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -148,6 +159,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         rate_per_s: args.rate,
         tls,
         log: args.log,
+        plugin_status: args.plugin_status,
+        oidc: args.oidc.settings()?,
+        #[cfg(feature = "otel")]
+        otlp: args.otlp,
         refit_after: (args.refit_after > 0).then_some(args.refit_after),
         ..Config::default()
     };

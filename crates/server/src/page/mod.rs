@@ -11,9 +11,11 @@ mod suspects;
 mod what_if;
 
 pub use memory::Memory;
+pub use session::SESSION_S;
 
 use crate::app::App;
 use crate::auth::{Client, Scope};
+use crate::oidc::flow;
 use crate::problem::Problem;
 use crate::read;
 use crate::routes::{escaped, with_app, with_type};
@@ -29,7 +31,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-const TEMPLATES: [(&str, &str); 10] = [
+const TEMPLATES: [(&str, &str); 11] = [
     ("base.html", include_str!("base.html")),
     ("parts.html", include_str!("parts.html")),
     ("map.html", include_str!("map.html")),
@@ -39,6 +41,7 @@ const TEMPLATES: [(&str, &str); 10] = [
     ("suspects.html", include_str!("suspects.html")),
     ("history.html", include_str!("history.html")),
     ("login.html", include_str!("login.html")),
+    ("signed_in.html", include_str!("signed_in.html")),
     ("problem.html", include_str!("problem.html")),
 ];
 
@@ -98,6 +101,8 @@ pub fn router(app: &Arc<App>) -> Router {
         .route("/icon.svg", get(icon))
         .route("/cluster.svg", get(with_app(app, picture)))
         .route("/login", get(form).post(with_app(app, session::login)))
+        .route("/login/oidc", get(with_app(app, flow::begin)))
+        .route(flow::CALLBACK, get(with_app(app, flow::end)))
         .route("/logout", axum::routing::post(with_app(app, session::logout)))
 }
 
@@ -115,9 +120,10 @@ impl Visit {
 }
 
 /// The client of a page, for its head. Without tokens a client does not sign in.
-fn visitor(app: &App, client: Option<&Client>) -> Value {
+pub fn visitor(app: &App, client: Option<&Client>) -> Value {
     let asks = app.asks_for_tokens.load(Ordering::Acquire);
-    json!({ "asks": asks, "name": client.filter(|_| asks).map(|c| &c.name)})
+    let issuer = app.oidc.as_ref().map(|p| p.issuer().split_once("://").map_or(p.issuer(), |i| i.1));
+    json!({ "asks": asks, "name": client.filter(|_| asks).map(|c| &c.name), "issuer": issuer})
 }
 
 /// A page for clients that may read; others get the form for a token, and a problem becomes a page.
@@ -133,8 +139,8 @@ where
         let client = match read::client(&app, &parts, Scope::Read, true).await {
             Ok(c) => c,
             Err(p) if p.status == 401 => {
-                let why =
-                    (p.code == "wrong_token").then_some("The token of this browser is unknown, revoked or too old.");
+                let why = (p.code == "wrong_token")
+                    .then_some("The token of this browser is unknown, revoked or too old: sign in again.");
                 let mut r = page("login.html", json!({ "visitor": visitor(&app, None), "why": why}))?;
                 *r.status_mut() = StatusCode::UNAUTHORIZED;
                 return Ok(r);
@@ -161,7 +167,16 @@ fn problem(app: &App, client: Option<&Client>, p: &Problem) -> Result<Response<B
     Ok(r)
 }
 
-fn page(template: &str, with: Value) -> Result<Response<Body>, Problem> {
+/// The form of the tokens, with the reason why the last attempt failed.
+pub fn not_signed_in(app: &App, p: &Problem) -> Result<Response<Body>, Problem> {
+    let why = format!("Not signed in: {}.", p.detail);
+    let mut r = page("login.html", json!({ "visitor": visitor(app, None), "why": why}))?;
+    *r.status_mut() = p.status_code();
+    Ok(r)
+}
+
+/// A page from its template.
+pub fn page(template: &str, with: Value) -> Result<Response<Body>, Problem> {
     let text =
         templates().get_template(template).and_then(|t| t.render(minijinja::value::Serde(&with))).map_err(|e| {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("the page failed: {e}"), "report this")
@@ -223,7 +238,7 @@ fn cut(text: &str, n: usize) -> String {
 }
 
 /// A text as the value of a query.
-fn in_query(text: &str) -> String {
+pub fn in_query(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     text.bytes()
         .fold(String::new(), |s, b| if plain(b) { s + &char::from(b).to_string() } else { s + &format!("%{b:02X}") })

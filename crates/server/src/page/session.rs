@@ -1,18 +1,18 @@
 //! Signing in and out: a token in a cookie that no script can read and no other site can send.
 
-use super::{page, visitor};
+use super::not_signed_in;
 use crate::app::App;
+use crate::oidc::Use;
 use crate::problem::Problem;
 use crate::read::{self, COOKIE};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
-use serde_json::json;
 use std::sync::Arc;
 
 /// Length of a browser's session, seconds.
-const SESSION_S: u32 = 12 * 3600;
+pub const SESSION_S: u32 = 12 * 3600;
 
 /// The form of the page.
 #[derive(Deserialize)]
@@ -31,14 +31,13 @@ pub async fn login(app: Arc<App>, request: Request) -> Result<Response<Body>, Pr
     let token = token.trim();
     let peer = parts.extensions.get::<crate::serve::Peer>().copied();
     let known = match peer {
-        Some(p) if token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') => app.client(Some(token), p.0).await,
+        Some(p) if token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') => {
+            app.client(Some(token), Use::Session, p.0).await
+        }
         _ => Err(Problem::bad("wrong_token", "the token has other characters than tokens have")),
     };
     if let Err(p) = known {
-        let why = format!("Not signed in: {}.", p.detail);
-        let mut r = page("login.html", json!({ "visitor": visitor(&app, None), "why": why}))?;
-        *r.status_mut() = p.status_code();
-        return Ok(r);
+        return not_signed_in(&app, &p);
     }
     let secure = if app.encrypts { "; Secure" } else { "" };
     Ok(moved(&format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={SESSION_S}{secure}")))

@@ -7,6 +7,7 @@
 //   brief      true: wide and light, narrow and dark only
 //   walk       true: clicks through the pages, asks "what if" by keyboard
 //   token      a token to sign in with, after a wrong one
+//   issuer     an identity provider that signs everybody in
 // Every finding is a line on standard output; the exit status is 1 if there is one.
 
 import fs from "node:fs";
@@ -47,7 +48,7 @@ page.on("pageerror", (e) => find(`${pathOf(page)}: ${e}`));
 page.on("dialog", (d) => { find(`${pathOf(page)}: a dialog opened: ${d.message()}`); d.dismiss(); });
 page.on("request", (r) => {
   if (r.isNavigationRequest()) opened.add(r.url());
-  if (!r.url().startsWith(plan.base + "/") && !r.url().startsWith(ELSEWHERE)) find(`a request went to ${r.url()}`);
+  if (!r.url().startsWith(plan.base + "/") && !r.url().startsWith(ELSEWHERE) && !(plan.issuer && r.url().startsWith(plan.issuer + "/"))) find(`a request went to ${r.url()}`);
 });
 
 /// What holds of every page.
@@ -186,10 +187,24 @@ async function session() {
   expect(await page.locator("input[name=token]").count() === 1, "pages open after signing out");
 }
 
+async function issuer() {
+  await page.setViewportSize({ width: 390, height: 800 });
+  await page.goto(plan.base + "/");
+  await look("the form with an identity provider");
+  await shot(`${plan.name}-form`);
+  await page.getByRole("link", { name: "Sign in with" }).click();
+  await page.waitForURL(plan.base + "/");
+  expect(await page.getByText("oidc:ann").count() === 1, "the page does not name who signed in");
+  await look("the map after signing in with an identity provider");
+  const own = (await context.cookies(plan.base)).map((c) => [c.name, c.httpOnly, c.sameSite].join(" "));
+  expect(own.join() === "linkwise_token true Strict", `the cookies are ${own}`);
+}
+
 try {
   for (const address of plan.visit ?? []) await visit(address);
   if (plan.walk) await walk();
   if (plan.token) await session();
+  if (plan.issuer) await issuer();
 } catch (e) {
   find(`${pathOf(page)}: ${e.stack ?? e}`);
 } finally {

@@ -1,6 +1,9 @@
 //! A server on a free port, and two clients: one of the registry, and one that writes bytes.
 #![allow(dead_code)] // each test binary uses only some of these
 
+pub mod npm;
+pub mod provider;
+
 use engine::{Engine, FitRequest};
 use serde_json::Value;
 use server::auth::{Scope, hash, new_token};

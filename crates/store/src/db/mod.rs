@@ -13,7 +13,12 @@ pub(crate) mod postgres;
 #[path = "without_postgres.rs"]
 pub(crate) mod postgres;
 
+#[cfg(feature = "postgres")]
+mod tls;
+
+
 pub use backup::backup;
+use crate::watch::watched;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -45,14 +50,19 @@ impl Tables {
 
 /// True if the text names a database of PostgreSQL and not a file.
 pub fn is_url(place: &Path) -> bool {
-    place.to_str().is_some_and(|t| t.starts_with("postgres://") || t.starts_with("postgresql://"))
+    let scheme = place.to_str().and_then(|t| t.split_once("://")).map(|s| s.0);
+    scheme.is_some_and(|s| ["postgres", "postgresql"].iter().any(|known| s.eq_ignore_ascii_case(known)))
 }
 
 /// A place as messages show it: the URL without its password and options.
-pub(crate) fn shown(place: &Path) -> std::path::PathBuf {
-    match place.to_str().filter(|_| is_url(place)) {
-        Some(url) => postgres::shown(url).into(),
-        None => place.into(),
+pub fn shown(place: &Path) -> std::path::PathBuf {
+    match place.to_str() {
+        Some(url) if is_url(place) => postgres::shown(url).into(),
+        // A scheme with a slip of the pen may have a password as well; no file is called so.
+        Some(text) if text.contains("://") && text.contains('@') => {
+            text.split("://").next().map_or_else(|| place.into(), |scheme| format!("{scheme}://...").into())
+        }
+        _ => place.into(),
     }
 }
 
@@ -387,6 +397,13 @@ fn number(conn: &rusqlite::Connection) -> Option<(u64, u64)> {
 }
 
 impl Db {
+    fn system(&self) -> &'static str {
+        match self {
+            Db::Sqlite(_) => "sqlite",
+            Db::Postgres(_) => "postgresql",
+        }
+    }
+
     /// A file that is open.
     pub fn sqlite(conn: rusqlite::Connection) -> Db {
         let opened = number(&conn);
@@ -399,7 +416,7 @@ impl Db {
         fail: impl Fn(SqlError) -> E,
         work: impl FnOnce(&Sql<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        match self {
+        watched(self.system(), true, || match self {
             Db::Sqlite(file) => {
                 let c = file.conn().map_err(&fail)?;
                 let failed = |e: rusqlite::Error| fail(e.into());
@@ -415,12 +432,12 @@ impl Db {
                 tx.commit().map_err(fail)?;
                 Ok(value)
             }
-        }
+        })
     }
 
     /// Runs `work` in a transaction that sees one moment. Over a broken connection it runs once more.
     pub fn read<T, E>(&self, fail: impl Fn(SqlError) -> E, work: impl Fn(&Sql<'_>) -> Result<T, E>) -> Result<T, E> {
-        match self {
+        watched(self.system(), false, || match self {
             Db::Sqlite(file) => {
                 let c = file.conn().map_err(&fail)?;
                 let tx = c.unchecked_transaction().map_err(|e| fail(e.into()))?;
@@ -436,7 +453,7 @@ impl Db {
                     done => done,
                 }
             }
-        }
+        })
     }
 
     /// The same for one statement.
@@ -446,7 +463,9 @@ impl Db {
         work: impl Fn(&Sql<'_>) -> Result<T, SqlError>,
     ) -> Result<T, E> {
         match self {
-            Db::Sqlite(file) => file.conn().and_then(|c| work(&Sql::new(Conn::Sqlite(c)))).map_err(fail),
+            Db::Sqlite(file) => watched(self.system(), false, || {
+                file.conn().and_then(|c| work(&Sql::new(Conn::Sqlite(c)))).map_err(fail)
+            }),
             Db::Postgres(_) => self.read(&fail, |sql| work(sql).map_err(&fail)),
         }
     }

@@ -5,11 +5,12 @@
 //! settings end with the transaction, and statements have no names: a pooler in transaction mode may stand between.
 //! A server that dies or hangs inside of a transaction loses the lock after [`IDLE_TIMEOUT_S`] at the latest.
 
+use super::tls::{Tls, driver_options};
 use super::{SqlError, Tables, Val};
-use postgres::config::{Host, SslMode};
+use postgres::config::Host;
 use postgres::error::SqlState;
 use postgres::types::{ToSql, Type};
-use postgres::{Client, Config, NoTls};
+use postgres::{Client, Config};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::time::Duration;
@@ -32,6 +33,7 @@ const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 /// A connection, and all that is needed to make it again.
 pub(crate) struct Link {
     config: Config,
+    tls: Tls,
     tables: &'static Tables,
     /// None: broken.
     client: RefCell<Option<Client>>,
@@ -87,15 +89,16 @@ impl Drop for Tx<'_> {
 impl Link {
     /// Connects.
     pub fn open(url: &str, tables: &'static Tables) -> Result<Link, SqlError> {
-        let config = config(url).map_err(SqlError::Other)?;
-        let link = Link { config, tables, client: RefCell::default(), failed: Cell::new(false) };
+        let (tls, config) = config(url).map_err(SqlError::Other)?;
+        let link = Link { config, tls, tables, client: RefCell::default(), failed: Cell::new(false) };
         link.connect()?;
         Ok(link)
     }
 
     fn connect(&self) -> Result<(), SqlError> {
         self.client.replace(None); // a broken one is closed before the next is made
-        let client = self.config.connect(NoTls).map_err(|e| sql_error(&e))?;
+        let tls = self.tls.connector().map_err(SqlError::Other)?;
+        let client = self.config.connect(tls).map_err(|e| sql_error(&e))?;
         self.client.replace(Some(client));
         Ok(())
     }
@@ -260,7 +263,7 @@ pub(crate) fn text(row: &Row, i: usize) -> Result<Option<String>, SqlError> {
 
 /// The URL without its password and its options.
 pub(crate) fn shown(url: &str) -> String {
-    let Ok(c) = url.parse::<Config>() else { return "postgres://...".into() };
+    let Some(c) = driver_options(url) else { return "postgres://...".into() };
     let user = c.get_user().map_or(String::new(), |u| format!("{u}@"));
     let name = c.get_dbname().unwrap_or_default();
     let port = |i: usize| c.get_ports().get(i).or(c.get_ports().first()).map_or(String::new(), |p| format!(":{p}"));
@@ -281,32 +284,14 @@ pub(crate) fn shown(url: &str) -> String {
 }
 
 /// The settings of a connection. A password that the URL lacks is taken from `PGPASSWORD`.
-fn config(url: &str) -> Result<Config, String> {
-    let mut c: Config =
-        url.parse().map_err(|e| format!("{}; write postgres://USER@HOST:PORT/DATABASE", with_cause(&e)))?;
+fn config(url: &str) -> Result<(Tls, Config), String> {
+    let (tls, mut c) = Tls::of(url)?;
     if c.get_dbname().is_none() {
         return Err("the URL names no database; write postgres://USER@HOST:PORT/DATABASE".into());
     }
     if c.get_hosts().is_empty() {
         let here = SOCKET_FOLDERS.iter().find(|f| Path::new(f).join(".s.PGSQL.5432").exists());
         c.host_path(here.unwrap_or(&SOCKET_FOLDERS[0]));
-    }
-    let plain = c.get_ssl_mode() == SslMode::Disable;
-    if c.get_ssl_mode() == SslMode::Require {
-        return Err(format!(
-            "linkwise does not encrypt the connection to PostgreSQL yet, as sslmode=require asks; {TUNNEL}"
-        ));
-    }
-    for host in c.get_hosts() {
-        if let Host::Tcp(name) = host
-            && !plain
-            && !is_this_machine(name)
-        {
-            return Err(format!(
-                "linkwise does not encrypt the connection to PostgreSQL yet, and {name} is another machine; {TUNNEL}, or \
-                 add ?sslmode=disable if the network between can be trusted"
-            ));
-        }
     }
     if c.get_password().is_none()
         && let Ok(password) = std::env::var("PGPASSWORD")
@@ -317,23 +302,32 @@ fn config(url: &str) -> Result<Config, String> {
         c.application_name("linkwise");
     }
     c.connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(SILENCE_MAX).keepalives_idle(SILENCE_MAX);
-    Ok(c)
+    Ok((tls, c))
 }
 
-const TUNNEL: &str = "use a local socket, or a tunnel that ends at 127.0.0.1";
-
-fn is_this_machine(host: &str) -> bool {
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|a| a.is_loopback())
-}
-
-fn with_cause(e: &postgres::Error) -> String {
+pub(super) fn with_cause(e: &postgres::Error) -> String {
     std::error::Error::source(e).map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
 }
+
+/// Remedies of failed handshakes, by a part of their message.
+const REMEDIES: [(&str, &str); 4] = [
+    ("UnknownIssuer", "the server's certificate does not come from an authority in sslrootcert"),
+    ("not valid for name", "sslmode=verify-full needs a certificate with the host of the URL"),
+    ("Expired", "the server needs a new certificate"),
+    (
+        "server does not support TLS",
+        "switch ssl on at the server, or use sslmode=disable where the network can be trusted",
+    ),
+];
 
 /// Maps an error: a broken connection, a lock that was held for too long, or the server's own sentence with a remedy.
 fn sql_error(e: &postgres::Error) -> SqlError {
     let Some(db) = e.as_db_error() else {
         let why = with_cause(e);
+        let why = match REMEDIES.iter().find(|(of, _)| why.contains(of)) {
+            Some((_, remedy)) => format!("{why}; {remedy}"),
+            None => why,
+        };
         // Without an answer of the server the connection is gone or was never made, except for values that do not fit.
         let of_values =
             ["error serializing", "error deserializing", "invalid column"].iter().any(|t| why.starts_with(t));
@@ -368,22 +362,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_connection_that_needs_no_encryption_is_made() {
-        for good in [
-            "postgres://u@/d?host=/run/x",
-            "postgresql://localhost/d",
-            "postgres://u:p@127.0.0.1:5433/d",
-            "postgres://u@[::1]/d",
-            "postgres://db.site/d?sslmode=disable",
-        ] {
-            config(good).unwrap_or_else(|e| panic!("{good}: {e}"));
-        }
-        for (bad, expected) in [
-            ("postgres://u@db.site/d", "db.site is another machine; use a local socket"),
-            ("postgres://u@localhost/d?sslmode=require", "as sslmode=require asks"),
-            ("postgres://u@localhost", "names no database"),
-            ("postgres://u@localhost/d?colour=red", "colour"),
-        ] {
+    fn a_url_without_a_database_or_with_an_unknown_option_is_refused() {
+        for (bad, expected) in
+            [("postgres://u@localhost", "names no database"), ("postgres://u@localhost/d?colour=red", "colour")]
+        {
             let why = config(bad).unwrap_err();
             assert!(why.contains(expected), "{bad}: {why}");
         }
@@ -395,6 +377,7 @@ mod tests {
             ("postgres://u:secret@h:5433/d", "postgres://u@h:5433/d"),
             ("postgres://u:secret@/d?host=/run/x&port=77", "postgres://u@/d?host=/run/x&port=77"),
             ("postgres://a,b/d?password=secret", "postgres://a:5432,b:5432/d"),
+            ("postgres://u:secret@h/d?sslmode=verify-full&sslrootcert=/ca", "postgres://u@h:5432/d"),
             ("postgres://secret:no url", "postgres://..."),
         ] {
             assert_eq!(shown(url), expected);

@@ -13,12 +13,17 @@ pub const EVENTS_MAX: i64 = 1_000_000;
 /// Longest list of GPUs and longest reason of an event, bytes; longer ones end with `...`.
 const TEXT_BYTES_MAX: usize = 4096;
 
+/// Clients that write at the same time read the clock before they wait for the lock, so a later row may have an earlier time. It gets
+/// that of the row before, unless this is so far ahead, seconds, that a clock was wrong.
+const CLOCK_STEP_S: f64 = 300.0;
+
 /// One change of the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Event {
     /// Its number. Numbers rise, and none is used twice.
     pub id: i64,
-    /// Time of the change, seconds since 1970.
+    /// Time of the change, seconds since 1970. It does not fall from one number to the next, unless a clock was set back by more than
+    /// 300 s.
     pub at_unix_s: f64,
     /// Author of the change: the name of a token, or `command`.
     pub who: String,
@@ -52,9 +57,12 @@ pub(super) fn log(
     gpus: &Allocation,
 ) -> Result<(), StateError> {
     let gpus = if gpus.is_empty() { String::new() } else { short(&cluster.gpu_list(gpus)) };
-    let insert =
-        "INSERT INTO event (at_unix_s, who, what, subject, gpus, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING id";
-    tx.one(insert, vals![by.at_unix_s, by.who, what, subject, gpus, short(by.why)])
+    let insert = "INSERT INTO event (at_unix_s, who, what, subject, gpus, why) \
+                  SELECT CASE WHEN newest > ?1 AND newest <= ?7 THEN newest ELSE ?1 END, ?2, ?3, ?4, ?5, ?6 \
+                  FROM (SELECT coalesce((SELECT at_unix_s FROM event ORDER BY id DESC LIMIT 1), ?1) AS newest) AS n \
+                  WHERE true RETURNING id";
+    let at = by.at_unix_s;
+    tx.one(insert, vals![at, by.who, what, subject, gpus, short(by.why), at + CLOCK_STEP_S])
         .and_then(|id: i64| tx.execute("DELETE FROM event WHERE id <= ?1", vals![id - EVENTS_MAX]))
         .map_err(|e| StateError::of("write to", path, &e))?;
     Ok(())

@@ -31,6 +31,7 @@ pub struct Server {
     folder: PathBuf,
     bin: PathBuf,
     guard: Child,
+    port: u16,
 }
 
 /// The folder of PostgreSQL's programs; none where it is not installed.
@@ -51,6 +52,15 @@ impl Server {
 
     /// Starts a server with its folder in `parent`.
     pub fn start_in(parent: &Path) -> Option<Server> {
+        Server::start_at(parent, 5432, &[], |_| {})
+    }
+
+    /// Starts a server with more settings. `prepare` puts files into its data folder, which become the server's own.
+    pub fn start_with(port: u16, settings: &[&str], prepare: impl FnOnce(&Path)) -> Option<Server> {
+        Server::start_at(Path::new("/tmp"), port, settings, prepare)
+    }
+
+    fn start_at(parent: &Path, port: u16, settings: &[&str], prepare: impl FnOnce(&Path)) -> Option<Server> {
         let bin = programs()?;
         // The path of a socket has at most 107 bytes.
         let folder = tempfile::Builder::new().prefix("lwpg").tempdir_in(parent).expect("a folder").keep();
@@ -69,15 +79,23 @@ impl Server {
             .output()
             .expect("initdb runs");
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
-        let guard = guarded(&folder, &bin);
-        let server = Server { folder, bin, guard };
+        prepare(&data);
+        own_files(&data);
+        let guard = guarded(&folder, &bin, port, settings);
+        let server = Server { folder, bin, guard, port };
         server.wait();
         Some(server)
     }
 
     /// The URL of a database.
     pub fn url(&self, database: &str) -> String {
-        format!("postgres://tester@/{database}?host={}", self.folder.display())
+        format!("postgres://tester@/{database}?host={}&port={}", self.folder.display(), self.port)
+    }
+
+    /// The folder of its sockets.
+    #[allow(dead_code)] // the test of the pooler asks
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Makes a database and returns its URL.
@@ -98,6 +116,7 @@ impl Server {
         let out = Command::new(self.bin.join("psql"))
             .args(["-X", "-q", "-A", "-t", "-U", "tester", "-d", database, "-c", sql, "-h"])
             .arg(&self.folder)
+            .args(["-p", &self.port.to_string()])
             .output()
             .expect("psql runs");
         match out.status.success() {
@@ -182,7 +201,17 @@ fn kill(pids: &[String]) {
     let _ = Command::new("kill").arg("-9").args(pids).stderr(Stdio::null()).status();
 }
 
-fn guarded(folder: &Path, bin: &Path) -> Child {
+/// Gives the files that were put into a folder to the user of the server, who alone may read them.
+fn own_files(folder: &Path) {
+    for file in std::fs::read_dir(folder).expect("the data folder").flatten().map(|f| f.path()) {
+        if is_root() && std::fs::metadata(&file).is_ok_and(|m| m.uid() == 0) {
+            chown(&file, Some(NOBODY), Some(NOBODY)).expect("the file's owner");
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("the file's mode");
+        }
+    }
+}
+
+fn guarded(folder: &Path, bin: &Path, port: u16, settings: &[&str]) -> Child {
     let log = std::fs::File::options().create(true).append(true).open(folder.join("log")).expect("the log");
     as_user(Command::new("sh"))
         .args(["-c", UNTIL_THE_TEST_ENDS, "guard"])
@@ -192,7 +221,17 @@ fn guarded(folder: &Path, bin: &Path) -> Child {
         .arg(folder.join("data"))
         .arg("-k")
         .arg(folder)
-        .args(["-c", "listen_addresses=", "-c", "max_connections=60", "-c", "shared_buffers=16MB"])
+        .args([
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "max_connections=60",
+            "-c",
+            "shared_buffers=16MB",
+            "-p",
+            &port.to_string(),
+        ])
+        .args(settings.iter().flat_map(|s| ["-c", s]))
         .stdin(Stdio::piped())
         .stdout(log.try_clone().expect("the log"))
         .stderr(log)
@@ -206,7 +245,9 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-fn as_user(mut command: Command) -> Command {
+/// The user of the server, who can run other programs of a test as well.
+#[allow(dead_code)] // the test of the pooler asks
+pub fn as_user(mut command: Command) -> Command {
     if is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
