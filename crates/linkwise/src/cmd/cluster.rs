@@ -40,6 +40,18 @@ pub enum Commands {
     Release(Release),
     /// Take hosts or GPUs out of service; jobs that run there continue
     Drain(Drain),
+    /// Bring a cluster file up to what Slurm and the nodes say; the same as `linkwise slurm sync`
+    Sync(Sync),
+}
+
+/// `cluster sync`.
+#[derive(clap::Args)]
+pub struct Sync {
+    /// From Slurm
+    #[arg(long, required = true)]
+    slurm: bool,
+    #[command(flatten)]
+    of_slurm: crate::slurm_sync::Sync,
 }
 
 /// What every change takes.
@@ -140,7 +152,14 @@ pub fn run(command: Commands) -> Result<(), Failure> {
         Commands::Allocate(a) => allocate(&a),
         Commands::Release(a) => release(&a),
         Commands::Drain(a) => drain(&a),
+        Commands::Sync(a) => sync(&a),
     }
+}
+
+/// `--slurm` is the only source as yet; clap requires it.
+fn sync(a: &Sync) -> Result<(), Failure> {
+    debug_assert!(a.slurm);
+    crate::slurm_sync::run(&a.of_slurm)
 }
 
 /// Prints one answer in the requested format.
