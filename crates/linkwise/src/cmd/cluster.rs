@@ -41,12 +41,12 @@ pub enum Commands {
     /// Take hosts or GPUs out of service; jobs that run there continue
     Drain(Drain),
     /// Bring a cluster file up to what Slurm and the nodes say; the same as `linkwise slurm sync`
-    Sync(Sync),
+    Sync(FromSlurm),
 }
 
 /// `cluster sync`.
 #[derive(clap::Args)]
-pub struct Sync {
+pub struct FromSlurm {
     /// From Slurm
     #[arg(long, required = true)]
     slurm: bool,
@@ -157,7 +157,7 @@ pub fn run(command: Commands) -> Result<(), Failure> {
 }
 
 /// `--slurm` is the only source as yet; clap requires it.
-fn sync(a: &Sync) -> Result<(), Failure> {
+fn sync(a: &FromSlurm) -> Result<(), Failure> {
     debug_assert!(a.slurm);
     crate::slurm_sync::run(&a.of_slurm)
 }
