@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build wheel test-wheel test-torch test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri soak-server test-otel
+.PHONY: help setup build wheel test-wheel test-torch test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri soak-server test-otel bench-slurm
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,11 @@ bench-nccl: ## mode adaptive in the real NCCL library over shaped rails, kernels
 	@scripts/bench-nccl.sh
 
 bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 40 minutes, needs root
+
+bench-slurm: ## a trace of 2,000 jobs through the real slurmctld, with and without linkwise; about 40 minutes, goes on where it was cut off
+	@scripts/bench-slurm.sh
+
+bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 20 minutes, needs root
 	@scripts/bench-net.sh
 
 bench-server: ## decisions per second of a server beside the engine's own, at 1,024 and 10,240 GPUs; four minutes

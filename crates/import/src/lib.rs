@@ -3,6 +3,7 @@
 //! - [`switches`]: the switches above the hosts, from Slurm's `topology.conf` and `topology.yaml`, `ibnetdiscover` and
 //!   Topograph.
 //! - [`ports`]: `ibstat` and `ibv_devinfo`, which distinguish InfiniBand from Ethernet and give the rate of each port.
+//! - [`devices`]: `nvidia-smi -q -x`, UUIDs and minor numbers.
 //! - [`host`]: the NICs that carry GPU traffic, SXM boards whose file lacks the NVLinks, and the class of the network.
 //!
 //! Every inference gives a note. A bad file gives one [`topology::ReadError`] with line, column and remedy. Readers
@@ -10,6 +11,7 @@
 
 #![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
 
+pub mod devices;
 pub mod host;
 pub mod ports;
 pub mod switches;

@@ -7,6 +7,8 @@ mod interrupt;
 mod job_report;
 mod plugin_library;
 mod put;
+mod slurm_programs;
+mod slurm_sync;
 mod store_errors;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

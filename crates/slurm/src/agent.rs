@@ -1,8 +1,10 @@
 //! One connection to the plugin.
 
 use crate::books;
-use crate::choose::{Verdict, choose};
+use crate::choose::{Known, Verdict, choose};
 use crate::message::{self, Ask, FromPlugin, LINE_BYTES_MAX};
+use crate::mirror;
+use crate::policy::{Policies, Wish};
 use engine::{Engine, JobIn};
 use std::io::{BufRead, Read, Write};
 use std::time::{Duration, Instant};
@@ -11,8 +13,13 @@ use topology::Allocation;
 /// The running jobs are read again after this time, and after every job that started.
 const JOBS_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Gives the text of `scontrol show job -d -o`.
-pub type Running<'a> = dyn FnMut() -> Result<String, String> + 'a;
+/// What the agent asks the controller.
+pub trait Controller {
+    /// The text of `scontrol show job -d -o`.
+    fn jobs(&mut self) -> Result<String, String>;
+    /// What the output of `squeue` with [`Wish::arguments`] says.
+    fn wish(&mut self, job: u32) -> Result<Wish, String>;
+}
 
 /// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -34,16 +41,17 @@ pub enum Ended {
 /// Answers the plugin's questions.
 pub struct Agent<'a> {
     engine: &'a Engine,
-    running: &'a mut Running<'a>,
+    controller: &'a mut dyn Controller,
+    policies: &'a Policies,
     jobs: Vec<JobIn>,
     read_at: Option<Instant>,
 }
 
 impl<'a> Agent<'a> {
-    /// An agent that decides with `engine` and reads the running jobs with `running`. A failure of `running` is told and means: no
-    /// running jobs are known; the free GPUs come with every question.
-    pub fn new(engine: &'a Engine, running: &'a mut Running<'a>) -> Agent<'a> {
-        Agent { engine, running, jobs: Vec::new(), read_at: None }
+    /// An agent that decides with `engine` by the `policies`. A failure of the controller is told. It means that no running jobs are
+    /// known, or that the job names no policy; the free GPUs come with every question.
+    pub fn new(engine: &'a Engine, controller: &'a mut dyn Controller, policies: &'a Policies) -> Agent<'a> {
+        Agent { engine, controller, policies, jobs: Vec::new(), read_at: None }
     }
 
     /// Answers until the connection ends. `tell` gets a line for every event; `now_unix_s` is the clock of the engine's records.
@@ -89,7 +97,7 @@ impl<'a> Agent<'a> {
 
     fn answer(&mut self, ask: &Ask, now_unix_s: f64, tell: &mut dyn FnMut(&str)) -> Verdict {
         if self.read_at.is_none_or(|t| t.elapsed() > JOBS_AGE_MAX) {
-            match (self.running)() {
+            match self.controller.jobs() {
                 Ok(text) => self.jobs = running(self.engine, &text),
                 Err(e) => {
                     self.jobs.clear();
@@ -107,7 +115,30 @@ impl<'a> Agent<'a> {
             tell(&format!("the state cannot be read: {e}"));
             Allocation::default()
         });
-        choose(self.engine, ask, &jobs, &suspected, now_unix_s)
+        self.release_ended(&names, now_unix_s, tell);
+        let wish = self.controller.wish(ask.job).unwrap_or_else(|e| {
+            tell(&format!("job {}: its policy is not known: {e}", ask.job));
+            Wish::default()
+        });
+        let decided = self.policies.of(&wish);
+        if let Some(why) = &decided.ignored {
+            tell(&format!("job {}: {why}", ask.job));
+        }
+        choose(self.engine, ask, &Known { jobs: &jobs, suspected: &suspected, decided: &decided }, now_unix_s)
+    }
+
+    /// Slurm offers the GPUs `free`: its jobs that hold some of them in the state have ended.
+    fn release_ended(&self, free: &std::collections::HashSet<String>, now_unix_s: f64, tell: &mut dyn FnMut(&str)) {
+        if !self.engine.has_state() {
+            return;
+        }
+        let Ok(status) = self.engine.status() else { return };
+        for job in status.jobs.iter().filter(|j| j.gpus.names().any(|g| free.contains(&g))) {
+            if let Some(id) = mirror::number(&job.id) {
+                let done = mirror::release(self.engine, id, now_unix_s);
+                done.unwrap_or_else(|e| tell(&format!("job {id} stays in the state: {e}")));
+            }
+        }
     }
 }
 
@@ -116,7 +147,12 @@ pub fn running(engine: &Engine, text: &str) -> Vec<JobIn> {
     let cluster = engine.cluster();
     let job = |j: books::Job| {
         let gpus = books::held(cluster, &j).filter(|_| j.state.starts_with("RUNNING"))?;
-        Some(JobIn { id: j.id.to_string(), gpus: cluster.gpu_names(&gpus), demand_gb_per_s: None, duty: None })
+        Some(JobIn {
+            id: format!("{}{}", mirror::JOB, j.id),
+            gpus: cluster.gpu_names(&gpus),
+            demand_gb_per_s: None,
+            duty: None,
+        })
     };
     books::jobs(text).into_iter().filter_map(job).collect()
 }

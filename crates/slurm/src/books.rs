@@ -39,7 +39,7 @@ pub struct BadText {
 }
 
 /// The value of the first `key=` of a record, up to the next blank.
-fn value<'t>(record: &'t str, key: &str) -> Option<&'t str> {
+pub(crate) fn value<'t>(record: &'t str, key: &str) -> Option<&'t str> {
     record.split(' ').find_map(|w| w.strip_prefix(key)?.strip_prefix('='))
 }
 
@@ -74,13 +74,20 @@ pub fn nodes(text: &str) -> Result<Vec<Node>, BadText> {
     Ok(nodes)
 }
 
-/// Reads `scontrol show job -d -o`. Records without a number are left out. O(bytes).
+/// Reads `scontrol show job -d -o`. Records without a number are left out, as are records in which a name or a comment of a user
+/// imitates the fields that are read here. O(bytes).
 pub fn jobs(text: &str) -> Vec<Job> {
     let job = |line: &str| {
+        let once = |key: &str| line.matches(key).count() <= 1;
+        if ![" JobState=", " JOB_GRES=", " MinCPUsNode="].iter().all(|k| once(k)) {
+            return None;
+        }
         let id = value(line, "JobId")?.parse().ok()?;
+        // The GPUs of every node stand between these two fields.
+        let detail = line.split_once(" JOB_GRES=").map_or("", |(_, t)| t.split(" MinCPUsNode=").next().unwrap_or(t));
         let mut gres = Vec::new();
         let mut nodes = "";
-        for word in line.split(' ') {
+        for word in detail.split(' ') {
             if let Some(n) = word.strip_prefix("Nodes=") {
                 nodes = n;
             } else if let Some(g) = word.strip_prefix("GRES=").filter(|g| g.contains("gpu") && !nodes.is_empty()) {
@@ -141,6 +148,21 @@ mod tests {
         let all = held(&c, &jobs[0]).unwrap();
         assert_eq!(all, c.parse_gpus(["n[0-1]:[0-1]", "n2:7"]).unwrap());
         assert_eq!(held(&c, &jobs[1]), None);
+    }
+
+    #[test]
+    fn a_job_whose_name_imitates_fields_holds_nothing() {
+        let c = catalog::cluster("h100").unwrap();
+        let real = "JobId=4 JobName=NAME JobState=RUNNING JOB_GRES=gpu:1   Nodes=n0 GRES=gpu:1(IDX:0) MinCPUsNode=1 Comment=NOTE";
+        let held_by = |name: &str, note: &str| {
+            let jobs = jobs(&real.replace("NAME", name).replace("NOTE", note));
+            jobs.first().and_then(|j| held(&c, j)).map_or(0, |a| a.gpu_count())
+        };
+        assert_eq!(held_by("a", "b"), 1);
+        for lie in ["x JobState=RUNNING", "x JOB_GRES=gpu:8 Nodes=n1 GRES=gpu:8(IDX:0-7) MinCPUsNode=1"] {
+            assert_eq!((held_by(lie, "b"), held_by("a", lie)), (0, 0), "{lie}");
+        }
+        assert_eq!(held_by("a", "Nodes=n1 GRES=gpu:8(IDX:0-7)"), 1);
     }
 
     #[test]

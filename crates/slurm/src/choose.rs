@@ -1,6 +1,7 @@
 //! From a question of the plugin to an order.
 
 use crate::message::{Ask, ToPlugin, nameable};
+use crate::policy::{Decided, Policy};
 use engine::{ConstraintsIn, Engine, JobIn, PlaceAnswer, PlaceRequest};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
@@ -43,6 +44,21 @@ impl<'c> Nodes<'c> {
         Allocation::new(ask.free.iter().filter_map(part))
     }
 
+    /// The nodes in the order of ranks, if it differs from the order in which Slurm numbers them: that of the cluster file.
+    fn rank_order(&self, a: &PlaceAnswer) -> Option<String> {
+        let by_host = |name: &str| self.cluster.host_ids().find(|h| self.cluster.host(*h).name == name);
+        let mut ranks: Vec<HostId> = Vec::new();
+        for g in a.rank_order.names() {
+            let host = by_host(g.rsplit_once(':')?.0)?;
+            if ranks.last() != Some(&host) {
+                ranks.push(host);
+            }
+        }
+        let slurms = a.gpus.allocation(self.cluster).parts().iter().map(|p| p.0).collect::<Vec<_>>();
+        let name = |h: &HostId| names::slurm::node_name(self.cluster.host(*h));
+        (ranks.len() == slurms.len() && ranks != slurms).then(|| ranks.iter().map(name).collect::<Vec<_>>().join(","))
+    }
+
     /// Node names and GRES indices of an allocation. O(GPUs).
     pub fn order(&self, gpus: &Allocation) -> Vec<(String, Vec<u8>)> {
         let part = |&(id, mask): &(HostId, GpuMask)| {
@@ -56,8 +72,26 @@ impl<'c> Nodes<'c> {
     }
 }
 
-/// Answers a question. `jobs` are the running jobs, `suspected` the GPUs to leave out. O(search).
-pub fn choose(engine: &Engine, ask: &Ask, jobs: &[JobIn], suspected: &Allocation, now_unix_s: f64) -> Verdict {
+/// What is known besides the question.
+pub struct Known<'a> {
+    /// The running jobs.
+    pub jobs: &'a [JobIn],
+    /// GPUs to leave out.
+    pub suspected: &'a Allocation,
+    /// The policy of the job.
+    pub decided: &'a Decided,
+}
+
+/// Answers a question. O(search).
+pub fn choose(engine: &Engine, ask: &Ask, known: &Known<'_>, now_unix_s: f64) -> Verdict {
+    let Known { jobs, suspected, decided } = *known;
+    if decided.policy == Policy::Off {
+        return pass(match decided.from {
+            "comment" => "linkwise=off",
+            "qos" => "policy off of its QOS",
+            _ => "policy off of the site",
+        });
+    }
     let nodes = Nodes::new(engine.cluster());
     let free = nodes.free(ask);
     let sound = without(&free, suspected);
@@ -75,12 +109,14 @@ pub fn choose(engine: &Engine, ask: &Ask, jobs: &[JobIn], suspected: &Allocation
     let mut why = String::from("too few free GPUs are sound");
     let tries =
         if sound.gpu_count() < ask.gpus { Vec::new() } else { requests(engine.cluster(), ask, &sound, &must, jobs) };
-    for request in tries {
+    for mut request in tries {
+        request.slack = decided.policy.slack();
         match engine.place_request(&request, now_unix_s) {
             Ok(answer) => {
                 let order = nodes.order(&answer.gpus.allocation(engine.cluster()));
                 if fits(ask, &order, &must) {
-                    return Verdict { note: note(&answer), answer: ToPlugin::Take(order) };
+                    let left_out = free.gpu_count() - sound.gpu_count();
+                    return Verdict { note: note(&answer, decided, left_out, &nodes), answer: ToPlugin::Take(order) };
                 }
                 why = "the best choice has other nodes than the job asks for".into();
             }
@@ -106,9 +142,24 @@ fn short(why: &str) -> String {
     why.chars().take(80).collect()
 }
 
+/// Maximum length of the order of ranks in a note, bytes: the plugin cuts notes.
+const ORDER_BYTES_MAX: usize = 200;
+
 /// What the choice gains, as one short line.
-fn note(a: &PlaceAnswer) -> String {
+fn note(a: &PlaceAnswer, decided: &Decided, left_out: usize, nodes: &Nodes<'_>) -> String {
     let mut v = json!({"linkwise": "took", "split": a.split});
+    if ["comment", "qos"].contains(&decided.from) {
+        v["policy"] = format!("{} ({})", decided.policy, decided.from).into();
+    }
+    if let Some(why) = &decided.ignored {
+        v["ignored"] = why.as_str().into();
+    }
+    if left_out > 0 {
+        v["suspected_gpus_left_out"] = left_out.into();
+    }
+    if let Some(order) = nodes.rank_order(a).filter(|o| o.len() <= ORDER_BYTES_MAX) {
+        v["rank_order"] = order.into();
+    }
     if a.gpus.gpu_count() > 1 {
         v["busbw_gb_per_s"] = a.predicted_busbw_gb_per_s.into();
         if let Some(p) = &a.packed {
@@ -159,12 +210,16 @@ fn requests(
     if ask.per_node > 0 {
         return vec![with(ConstraintsIn { per_host: Some(ask.per_node as u64), ..constraints })];
     }
+    // As many tasks on every node, and so many GPUs per task: every node gives the same number of GPUs.
+    let uniform = (ask.tasks_per_node > 0 && ask.per_task > 0).then_some((ask.tasks_per_node * ask.per_task) as u64);
+    let uniform = uniform.filter(|n| (ask.gpus as u64).is_multiple_of(*n));
+    let uniform = uniform.map(|n| with(ConstraintsIn { per_host: Some(n), ..constraints.clone() }));
     if ask.per_task > 1 && ask.tasks > 0 {
         let pods = vec![ask.per_task as u64; ask.tasks];
-        return vec![PlaceRequest { pods, ..with(constraints) }];
+        return uniform.into_iter().chain([PlaceRequest { pods, ..with(constraints) }]).collect();
     }
     let fewest = ask.nodes_min.max(must.len()).max(1);
-    let mut all = Vec::new();
+    let mut all: Vec<PlaceRequest> = uniform.into_iter().collect();
     if fewest == hosts_max || fewest > 1 {
         // Equal counts on so many nodes, else counts so small that no fewer nodes hold the job.
         if let Some(per_host) = even(fewest) {
@@ -215,10 +270,14 @@ mod tests {
         }
     }
 
+    fn verdict(engine: &Engine, words: &str, suspected: &Allocation, decided: &Decided) -> Verdict {
+        choose(engine, &ask(words), &Known { jobs: &[], suspected, decided }, 0.0)
+    }
+
     const ALL: &str = "free=n0:0.1.2.3.4.5.6.7,n1:0.1.2.3.4.5.6.7,n2:4.5.6.7,n3:0.1.2.3.4.5.6.7";
 
     fn hosts(words: &str) -> Vec<(String, usize)> {
-        let v = choose(&engine(), &ask(&format!("{words} {ALL}")), &[], &Allocation::default(), 0.0);
+        let v = verdict(&engine(), &format!("{words} {ALL}"), &Allocation::default(), &Decided::default());
         match v.answer {
             ToPlugin::Take(order) => order.into_iter().map(|(n, g)| (n, g.len())).collect(),
             other => panic!("{other:?}: {}", v.note),
@@ -240,18 +299,58 @@ mod tests {
     fn suspected_and_held_gpus_are_left_out() {
         let engine = engine();
         let bad = engine.cluster().parse_gpus(["n0:3", "n1:0"]).unwrap();
-        let v = choose(&engine, &ask(&format!("gpus=8 nodes=1-0 {ALL}")), &[], &bad, 0.0);
+        let v = verdict(&engine, &format!("gpus=8 nodes=1-0 {ALL}"), &bad, &Decided::default());
         let ToPlugin::Take(order) = v.answer else { panic!("{}", v.note) };
+        assert!(v.note.contains("\"suspected_gpus_left_out\":2"), "{}", v.note);
         assert_eq!(order.iter().map(|o| o.0.as_str()).collect::<Vec<_>>(), ["n3"]);
     }
 
     #[test]
     fn a_request_that_no_free_gpus_meet_waits_and_an_unknown_node_goes_to_slurm() {
         let none = Allocation::default();
-        let v = choose(&engine(), &ask("gpus=8 node=8 nodes=1-1 free=n0:0.1.2.3,n1:0.1.2.3"), &[], &none, 0.0);
+        let v = verdict(&engine(), "gpus=8 node=8 nodes=1-1 free=n0:0.1.2.3,n1:0.1.2.3", &none, &Decided::default());
         assert_eq!(v.answer, ToPlugin::Wait);
         for words in ["gpus=1 nodes=1-0 must=other free=n0:0", "gpus=1 nodes=1-0 free=other:0"] {
-            assert_eq!(choose(&engine(), &ask(words), &[], &none, 0.0).answer, ToPlugin::Pass, "{words}");
+            assert_eq!(verdict(&engine(), words, &none, &Decided::default()).answer, ToPlugin::Pass, "{words}");
         }
+    }
+
+    #[test]
+    fn tasks_per_node_make_equal_counts() {
+        let counts = |words: &str| hosts(words).iter().map(|h| h.1).collect::<Vec<_>>();
+        assert_eq!(counts("gpus=8 task=1 tasks=8 tasks_per_node=2 nodes=4-4 set=1"), [2, 2, 2, 2]);
+        assert_eq!(counts("gpus=12 task=2 tasks=6 tasks_per_node=2 nodes=1-0 set=1"), [4, 4, 4]);
+    }
+
+    #[test]
+    fn the_policy_decides_between_few_nodes_and_bandwidth() {
+        // Two nodes could hold 12 GPUs as 8+4; three as 4+4+4.
+        let words = "gpus=12 nodes=1-0 free=n0:0.1.2.3.4.5.6.7,n1:0.1.2.3,n2:0.1.2.3";
+        let of = |name: &str| {
+            let policy = Policy::read(name).unwrap();
+            let decided = Decided { policy, from: "comment", ignored: None };
+            verdict(&engine(), words, &Allocation::default(), &decided)
+        };
+        let nodes = |v: &Verdict| match &v.answer {
+            ToPlugin::Take(order) => order.len(),
+            other => panic!("{other:?}: {}", v.note),
+        };
+        let bandwidth = |v: &Verdict| {
+            let v: serde_json::Value = serde_json::from_str(&v.note).unwrap();
+            v["busbw_gb_per_s"].as_f64().unwrap()
+        };
+        let (pack, best) = (of("pack"), of("best"));
+        assert_eq!(nodes(&pack), 2, "{}", pack.note);
+        assert!(bandwidth(&best) >= bandwidth(&pack), "{} {}", best.note, pack.note);
+        assert!(pack.note.contains("\"policy\":\"pack (comment)\""), "{}", pack.note);
+        let off = of("off");
+        assert_eq!((off.answer, off.note.as_str()), (ToPlugin::Pass, "linkwise=off"));
+    }
+
+    #[test]
+    fn a_wrong_policy_is_in_the_note() {
+        let decided = Decided { ignored: Policy::read("fast").err(), from: "site", ..Decided::default() };
+        let v = verdict(&engine(), &format!("gpus=2 nodes=1-0 {ALL}"), &Allocation::default(), &decided);
+        assert!(v.note.contains("\"ignored\":\"linkwise=fast is no policy"), "{}", v.note);
     }
 }

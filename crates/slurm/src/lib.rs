@@ -7,6 +7,11 @@
 //! - [`message`]: the plugin's lines and the answers. Text of another process: limited, checked, never trusted.
 //! - [`books`]: `scontrol show nodes -o` and `scontrol show job -d -o`.
 //! - [`choose`]: from a question to the engine's requests, and from its answer to an order or the reason why there is none.
+//! - [`policy`]: what a job's comment or QOS says about the choice.
+//! - [`reason`]: why Slurm placed a job itself, for jobs that the plugin did not ask about.
+//! - [`mirror`]: Slurm's drains and jobs in linkwise's state.
+//! - [`queue`]: waiting and running jobs with their bandwidth.
+//! - [`gres`]: `gres.conf`.
 //! - [`Agent`]: one connection. It reads and writes through the traits that the caller passes and starts no program.
 
 #![forbid(unsafe_code)]
@@ -14,6 +19,11 @@
 mod agent;
 pub mod books;
 pub mod choose;
+pub mod gres;
 pub mod message;
+pub mod mirror;
+pub mod policy;
+pub mod queue;
+pub mod reason;
 
-pub use agent::{Agent, Ended, Running, running, suspected};
+pub use agent::{Agent, Controller, Ended, running, suspected};

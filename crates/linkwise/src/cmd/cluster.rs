@@ -42,6 +42,8 @@ pub enum Commands {
     Drain(Drain),
     /// Copy a state or a store of readings in a file while it is in use
     Backup(Backup),
+    /// Bring a cluster file up to what Slurm and the nodes say; the same as `linkwise slurm sync`
+    Sync(FromSlurm),
 }
 
 /// Arguments of `linkwise cluster backup`.
@@ -60,6 +62,16 @@ pub struct Backup {
     /// The copy; must not exist
     #[arg(long)]
     to: PathBuf,
+}
+
+/// `cluster sync`.
+#[derive(clap::Args)]
+pub struct FromSlurm {
+    /// From Slurm
+    #[arg(long, required = true)]
+    slurm: bool,
+    #[command(flatten)]
+    of_slurm: crate::slurm_sync::Sync,
 }
 
 /// What every change takes.
@@ -161,6 +173,7 @@ pub fn run(command: Commands) -> Result<(), Failure> {
         Commands::Release(a) => release(&a),
         Commands::Drain(a) => drain(&a),
         Commands::Backup(a) => backup(&a),
+        Commands::Sync(a) => sync(&a),
     }
 }
 
@@ -168,6 +181,12 @@ fn backup(a: &Backup) -> Result<(), Failure> {
     store::db::backup(&a.state, &a.to).or_failure()?;
     console::print(&format!("{} is a copy of {}\n", a.to.display(), a.state.display()));
     Ok(())
+}
+
+/// `--slurm` is the only source as yet; clap requires it.
+fn sync(a: &FromSlurm) -> Result<(), Failure> {
+    debug_assert!(a.slurm);
+    crate::slurm_sync::run(&a.of_slurm)
 }
 
 /// Prints one answer in the requested format.

@@ -1,17 +1,17 @@
 //! `linkwise slurm`: exact GPUs for Slurm's jobs.
 
+mod agent;
+mod queue;
+
 use crate::cmd::open;
+use crate::slurm_programs::{self, PROGRAM_TIME_MAX};
+use crate::slurm_sync;
 use console::{Failure, Format, now_unix_s, table, text_of};
 use engine::{Engine, ExplainRequest, PlaceRequest};
 use serde_json::json;
-use slurm::{Agent, books};
-use std::io::Read;
-use std::os::unix::net::UnixStream;
+use slurm::books;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-use topology::{Allocation, Cluster, GpuMask, Host, HostId, Network, NetworkClass, catalog, count, file, names};
-use wait_timeout::ChildExt;
+use topology::{Allocation, GpuMask, HostId, names};
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -21,17 +21,22 @@ Example:
   linkwise slurm advise --cluster site.yaml --model model.json
   linkwise slurm check
   linkwise slurm agent --cluster site.yaml --model model.json
+  linkwise slurm squeue --cluster site.yaml --model model.json
 
 The agent answers the plugin burst_buffer/linkwise of slurmctld (docs/slurm.md). If the agent stops, Slurm places jobs itself.")]
 pub enum Commands {
     /// Answer the controller's plugin: which GPUs a job gets when it starts
-    Agent(AgentArgs),
+    Agent(agent::AgentArgs),
     /// Check that the plugin is built for the installed controller, before a restart
     Check(Check),
     /// Compare the GPUs of running jobs with linkwise's choice; changes nothing
     Advise(Advise),
-    /// Write a cluster file from Slurm's nodes and topology.conf
-    Sync(Sync),
+    /// Show waiting and running jobs with their predicted bandwidth
+    Squeue(queue::Squeue),
+    /// Show the plugin, the GPUs that are kept out, and the nodes that are out of service
+    Status(queue::Status),
+    /// Write a cluster file from Slurm's nodes, topology.conf or topology.yaml, gres.conf and nvidia-smi, or bring one up to date
+    Sync(slurm_sync::Sync),
 }
 
 /// The files that decide.
@@ -46,19 +51,6 @@ pub struct Site {
     /// State file: its drains and suspected components
     #[arg(long)]
     state: Option<PathBuf>,
-}
-
-/// Arguments of `linkwise slurm agent`.
-#[derive(clap::Args)]
-pub struct AgentArgs {
-    #[command(flatten)]
-    site: Site,
-    /// Socket of the plugin [default: what `scontrol show config` says]
-    #[arg(long)]
-    socket: Option<PathBuf>,
-    /// End when the connection ends, instead of connecting again
-    #[arg(long)]
-    once: bool,
 }
 
 /// Arguments of `linkwise slurm check`.
@@ -79,68 +71,23 @@ pub struct Advise {
     format: Format,
 }
 
-/// Arguments of `linkwise slurm sync`.
-#[derive(clap::Args)]
-pub struct Sync {
-    /// Host type of the catalog for all nodes with GPUs, or one per GPU type of gres.conf: h100=hgx-h100,a100=dgx-a100
-    #[arg(long, value_name = "[GPU=]TYPE", value_delimiter = ',', required = true)]
-    host_type: Vec<String>,
-    /// topology.conf
-    #[arg(long)]
-    topology: Option<PathBuf>,
-    /// Name of the cluster
-    #[arg(long, default_value = "slurm")]
-    name: String,
-    /// Write the cluster file here instead of standard output
-    #[arg(short, long)]
-    output: Option<PathBuf>,
-}
-
 /// Runs one.
 pub fn run(command: Commands) -> Result<(), Failure> {
     match command {
-        Commands::Agent(a) => agent(&a),
+        Commands::Agent(a) => agent::run(&a),
         Commands::Check(a) => check(&a),
         Commands::Advise(a) => advise(&a),
-        Commands::Sync(a) => sync(&a),
+        Commands::Squeue(a) => queue::squeue(&a),
+        Commands::Status(a) => queue::status(&a),
+        Commands::Sync(a) => slurm_sync::run(&a),
     }
 }
 
-/// Time for a program of Slurm; its clients wait for the controller.
-const PROGRAM_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time for the running jobs while a job waits for its answer.
-const BOOKS_TIME_MAX: Duration = Duration::from_secs(2);
-/// Pause before the next attempt to connect.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum size of a plugin, bytes.
 const PLUGIN_BYTES_MAX: usize = 64 << 20;
 
-/// What a program of Slurm prints.
-fn slurm(program: &str, args: &[&str], time_max: Duration) -> Result<String, String> {
-    let said = |e: &dyn std::fmt::Display| format!("`{program} {}`: {e}", args.join(" "));
-    let command = &mut Command::new(program);
-    let started = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-    let mut child = started.map_err(|e| said(&e))?;
-    let out = child.stdout.take().ok_or_else(|| said(&"no output"))?;
-    let reader = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        out.take(books::TEXT_BYTES_MAX as u64).read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let status = child.wait_timeout(time_max).map_err(|e| said(&e))?;
-    let Some(status) = status else {
-        let _ = child.kill();
-        let _ = child.wait();
-        return Err(said(&format!("no answer within {} s", time_max.as_secs())));
-    };
-    let bytes = reader.join().map_err(|_| said(&"cannot be read"))?.map_err(|e| said(&e))?;
-    if !status.success() {
-        return Err(said(&"failed; does the controller answer (`scontrol ping`)?"));
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 fn config() -> Result<String, Failure> {
-    slurm("scontrol", &["show", "config"], PROGRAM_TIME_MAX).map_err(Failure::input)
+    slurm_programs::output("scontrol", &["show", "config"], PROGRAM_TIME_MAX).map_err(Failure::input)
 }
 
 impl Site {
@@ -148,44 +95,12 @@ impl Site {
         let builder = open::with_state(Some(&self.cluster), self.state.as_deref())?;
         open::build(builder.model_file(open::model(&self.model)?), &self.model)
     }
-}
 
-fn agent(a: &AgentArgs) -> Result<(), Failure> {
-    let engine = a.site.engine()?;
-    let mut running = || slurm("scontrol", &["show", "job", "-d", "-o"], BOOKS_TIME_MAX);
-    let mut agent = Agent::new(&engine, &mut running);
-    let mut told = String::new();
-    loop {
-        let ended = match socket(a).and_then(|p| connect(&p)) {
-            Ok((input, output)) => {
-                told.clear();
-                agent.serve(input, output, &now_unix_s, &mut |line| console::say(&line)).to_string()
-            }
-            Err(e) => e.to_string(),
-        };
-        if a.once {
-            return Err(Failure::impossible(ended));
-        }
-        if ended != told {
-            console::say(&format!("{ended}; connecting again"));
-            told = ended;
-        }
-        std::thread::sleep(PAUSE);
+    /// The engine without the state: the books of Slurm say who holds what.
+    fn engine_of_books(&self) -> Result<Engine, Failure> {
+        let builder = open::with_state(Some(&self.cluster), None)?;
+        open::build(builder.model_file(open::model(&self.model)?), &self.model)
     }
-}
-
-fn socket(a: &AgentArgs) -> Result<PathBuf, Failure> {
-    let none = || Failure::input("`scontrol show config` names no StateSaveLocation; name the socket with --socket");
-    match &a.socket {
-        Some(path) => Ok(path.clone()),
-        None => books::socket(&config()?).map(PathBuf::from).ok_or_else(none),
-    }
-}
-
-fn connect(path: &Path) -> Result<(UnixStream, UnixStream), Failure> {
-    let failed = |e| Failure::file("connect to the plugin at", path, e);
-    let stream = UnixStream::connect(path).map_err(failed)?;
-    Ok((stream.try_clone().map_err(failed)?, stream))
 }
 
 fn check(a: &Check) -> Result<(), Failure> {
@@ -208,7 +123,7 @@ fn check(a: &Check) -> Result<(), Failure> {
     let version = at.map(|i| &bytes[i + MARK.len()..]).and_then(|rest| rest.split(|b| *b == 0).next());
     let built = version.map(|v| String::from_utf8_lossy(&v[..v.len().min(32)]).into_owned());
     let built = built.ok_or_else(|| Failure::input(format!("{} is no plugin of linkwise", path.display())))?;
-    let text = slurm("slurmctld", &["-V"], PROGRAM_TIME_MAX).map_err(Failure::input)?;
+    let text = slurm_programs::output("slurmctld", &["-V"], PROGRAM_TIME_MAX).map_err(Failure::input)?;
     let installed = text.split_whitespace().last().unwrap_or_default();
     if built != installed {
         return Err(Failure::impossible(format!(
@@ -231,21 +146,18 @@ struct Compared {
 }
 
 fn advise(a: &Advise) -> Result<(), Failure> {
-    let engine = a.site.engine()?;
+    let engine = a.site.engine_of_books()?;
     let cluster = engine.cluster();
-    let nodes = slurm("scontrol", &["show", "nodes", "-o"], PROGRAM_TIME_MAX).map_err(Failure::input)?;
-    let nodes = books::nodes(&nodes).map_err(Failure::input)?;
-    let text = slurm("scontrol", &["show", "job", "-d", "-o"], PROGRAM_TIME_MAX).map_err(Failure::input)?;
+    let nodes = slurm_programs::nodes(PROGRAM_TIME_MAX).map_err(Failure::input)?;
+    let text = slurm_programs::jobs(PROGRAM_TIME_MAX).map_err(Failure::input)?;
     let jobs: Vec<(u32, Allocation)> = books::jobs(&text)
         .iter()
         .filter(|j| j.state.starts_with("RUNNING"))
         .filter_map(|j| Some((j.id, books::held(cluster, j)?)))
         .collect();
-    let down = |s: &str| {
-        ["DOWN", "DRAIN", "FAIL", "MAINT", "NOT_RESPONDING"].iter().any(|w| s.contains(w)) || s.ends_with('*')
-    };
-    let up = nodes.iter().filter(|n| !down(&n.state)).filter_map(|n| names::slurm::host(cluster, &n.name));
-    let suspected = slurm::suspected(&engine).unwrap_or_default();
+    let up =
+        nodes.iter().filter(|n| !slurm::mirror::is_out(&n.state)).filter_map(|n| names::slurm::host(cluster, &n.name));
+    let suspected = slurm::suspected(&a.site.engine()?).unwrap_or_default();
     let taken = |except: u32| -> Vec<(HostId, GpuMask)> {
         let held = jobs.iter().filter(|j| j.0 != except).flat_map(|j| j.1.parts().to_vec());
         held.chain(suspected.parts().to_vec()).collect()
@@ -294,67 +206,4 @@ fn advise(a: &Advise) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-fn sync(a: &Sync) -> Result<(), Failure> {
-    let text = slurm("scontrol", &["show", "nodes", "-o"], PROGRAM_TIME_MAX).map_err(Failure::input)?;
-    let nodes = books::nodes(&text).map_err(Failure::input)?;
-    if nodes.is_empty() {
-        return Err(Failure::impossible("no node of Slurm has GPUs (Gres=gpu:...)"));
-    }
-    let cluster = cluster_of(a, &nodes)?;
-    cluster.check().map_err(Failure::input)?;
-    crate::put::put(&file::write(&cluster), a.output.as_deref())?;
-    if let Some(path) = &a.output {
-        let (hosts, gpus) = (count(cluster.hosts.len(), "host"), count(cluster.gpu_count(), "GPU"));
-        console::say(&format!("wrote {}: {hosts}, {gpus}", path.display()));
-    }
-    Ok(())
-}
-
-fn cluster_of(a: &Sync, nodes: &[books::Node]) -> Result<Cluster, Failure> {
-    let mut cluster = Cluster { name: a.name.clone(), ..Cluster::default() };
-    for node in nodes {
-        let named =
-            a.host_type.iter().find_map(|t| t.split_once('=').filter(|(g, _)| *g == node.gpu_type).map(|(_, t)| t));
-        let name = named.or_else(|| a.host_type.iter().find(|t| !t.contains('=')).map(String::as_str));
-        let name = name.ok_or_else(|| {
-            Failure::input(format!(
-                "--host-type: no host type for the GPUs `{}` of {}; write {}=TYPE",
-                node.gpu_type, node.name, node.gpu_type
-            ))
-        })?;
-        let host_type = match cluster.types.iter().position(|t| t.name == name) {
-            Some(i) => i,
-            None => {
-                let unknown = || {
-                    Failure::input(format!("--host-type: no host type `{name}`; `linkwise topology types` lists them"))
-                };
-                cluster.types.push(catalog::host_type(name).ok_or_else(unknown)?);
-                cluster.types.len() - 1
-            }
-        };
-        let has = cluster.types[host_type].gpu_count();
-        if has != node.gpus {
-            return Err(Failure::impossible(format!(
-                "{} has {} GPUs in Slurm, and a host of type {name} has {has}",
-                node.name, node.gpus
-            )));
-        }
-        cluster.hosts.push(Host { name: node.name.clone(), host_type, ..Host::default() });
-    }
-    let class = NetworkClass::Infiniband;
-    cluster.network = match &a.topology {
-        Some(path) => {
-            let (text, name) = (files::read_text(path, import::switches::FILE_BYTES_MAX)?, path.display().to_string());
-            let wiring = import::switches::read_slurm_conf(&text, &name)?;
-            let made = wiring.network(&cluster.hosts, class, &import::switches::NetworkOptions::default(), &name);
-            let (network, notes) = made.map_err(|e| Failure::input(format!("{name}: {e}")))?;
-            notes.iter().for_each(|n| console::say(&format!("note: {n}")));
-            network
-        }
-        None => Network { class, ..Network::default() },
-    };
-    console::say(&"note: network taken as InfiniBand with GPUDirect RDMA; edit network.class where it is another one");
-    Ok(cluster)
 }
