@@ -22,6 +22,7 @@ mod rates;
 mod shares;
 mod sizes;
 mod slow_parts;
+mod uneven;
 
 pub use committee::Committee;
 pub use features::{FEATURES_MAX, Row};
