@@ -10,12 +10,27 @@ use topology::{Cluster, GpuMask, HostId};
 pub struct Crossings {
     /// By tier, above 0 and at most 1.
     kept: Vec<f64>,
+    /// By tier and switch: the root of the share that flows from or to the switch keep over that of the tier. Empty tiers
+    /// have equal switches.
+    own: Vec<Vec<f64>>,
 }
 
 impl Crossings {
     /// Flows that cross tier `t` keep the share `kept[t]`. None if no tier loses bandwidth.
     pub fn new(kept: Vec<f64>) -> Option<Crossings> {
-        kept.iter().any(|k| *k < 1.0).then_some(Crossings { kept })
+        kept.iter().any(|k| *k < 1.0).then_some(Crossings { kept, own: Vec::new() })
+    }
+
+    /// The same, where a flow between two switches of a tier keeps the geometric mean of their factors of what others
+    /// keep. `factors`: by tier and switch, above 0; an empty tier has equal switches. No flow keeps more than all.
+    pub fn with_switches(self, factors: Vec<Vec<f64>>) -> Crossings {
+        let root = |of_tier: Vec<f64>| of_tier.into_iter().map(|f| f.max(1e-3).sqrt()).collect();
+        Crossings { own: factors.into_iter().map(root).collect(), ..self }
+    }
+
+    /// The root of a switch's factor.
+    fn own(&self, tier: usize, switch: usize) -> f64 {
+        self.own.get(tier).and_then(|t| t.get(switch)).copied().unwrap_or(1.0)
     }
 
     /// The tiers with loss, and the share that flows keep.
@@ -30,7 +45,18 @@ impl Crossings {
             let first = switches.next();
             switches.any(|s| Some(s) != first)
         };
-        self.tiers().filter(|t| spans(t.0)).map(|t| t.1).product()
+        let slowest = |(tier, kept): (usize, f64)| -> f64 {
+            if self.own.get(tier).is_none_or(Vec::is_empty) {
+                return kept;
+            }
+            let mut switches: Vec<usize> = hosts.iter().map(|h| cluster.switch_of(tier, h.0)).collect();
+            switches.sort_unstable();
+            switches.dedup();
+            let mut own: Vec<f64> = switches.iter().map(|s| self.own(tier, *s)).collect();
+            own.sort_by(f64::total_cmp);
+            (kept * own[0] * own[1]).min(1.0)
+        };
+        self.tiers().filter(|t| spans(t.0)).map(slowest).product()
     }
 
     /// The least rate of hosts, each with its rate, on a ring on which hosts below one switch are adjacent: the flows that
@@ -64,11 +90,15 @@ impl Crossings {
         cluster: &Cluster,
         hosts: impl Iterator<Item = HostId> + Clone,
     ) -> Option<JobCrossings> {
-        let above = |(tier, kept): (usize, f64)| -> (f64, Vec<u32>) {
-            (1.0 / kept.max(1e-3), hosts.clone().map(|h| cluster.switch_of(tier, h) as u32).collect())
+        let above = |(tier, kept): (usize, f64)| -> TierCrossings {
+            let above: Vec<u32> = hosts.clone().map(|h| cluster.switch_of(tier, h) as u32).collect();
+            let equal = self.own.get(tier).is_none_or(Vec::is_empty);
+            let own = |s: &u32| 1.0 / self.own(tier, *s as usize);
+            let own = if equal { Vec::new() } else { above.iter().map(own).collect() };
+            TierCrossings { load: 1.0 / kept.max(1e-3), above, own }
         };
-        let spans = |t: &(f64, Vec<u32>)| t.1.iter().any(|s| *s != t.1[0]);
-        let tiers: Vec<(f64, Vec<u32>)> = self.tiers().map(above).filter(spans).collect();
+        let spans = |t: &TierCrossings| t.above.iter().any(|s| *s != t.above[0]);
+        let tiers: Vec<TierCrossings> = self.tiers().map(above).filter(spans).collect();
         (!tiers.is_empty()).then_some(JobCrossings { tiers })
     }
 }
@@ -76,15 +106,35 @@ impl Crossings {
 /// The crossings of one job, by position of its hosts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobCrossings {
-    /// Of every tier with loss that the job spans: the load of a flow that crosses it over that of one that does not,
-    /// and the switch above every host.
-    tiers: Vec<(f64, Vec<u32>)>,
+    /// Every tier with loss that the job spans.
+    tiers: Vec<TierCrossings>,
+}
+
+/// The crossings of one tier, by position of the job's hosts.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct TierCrossings {
+    /// The load of a flow that crosses the tier over that of one that does not.
+    load: f64,
+    /// The switch above every host.
+    above: Vec<u32>,
+    /// The factor of the load at the switch above every host; empty if all switches are equal.
+    own: Vec<f64>,
+}
+
+impl TierCrossings {
+    fn load(&self, a: usize, b: usize) -> f64 {
+        match (self.above[a] == self.above[b], self.own.is_empty()) {
+            (true, _) => 1.0,
+            (false, true) => self.load,
+            (false, false) => (self.load * self.own[a] * self.own[b]).max(1.0),
+        }
+    }
 }
 
 impl JobCrossings {
     /// How many times its bytes a flow between two positions loads the NICs at its ends: 1 below one switch. O(tiers).
     pub fn load(&self, a: usize, b: usize) -> f64 {
-        self.tiers.iter().map(|(load, above)| if above[a] == above[b] { 1.0 } else { *load }).product()
+        self.tiers.iter().map(|t| t.load(a, b)).product()
     }
 }
 
@@ -117,6 +167,29 @@ mod tests {
         let across = share("n[0-5]:[0-7]");
         assert!((0.6..0.95).contains(&across), "{across}");
         assert!(busbw_gb_per_s(&c, "n[0-5]:[0-7]", 0.5) < busbw_gb_per_s(&c, "n[0-5]:[0-7]", 0.7));
+    }
+
+    #[test]
+    fn a_flow_between_two_switches_keeps_what_both_of_them_let_through() {
+        let c = site();
+        let even = Crossings::new(vec![0.7]).unwrap();
+        let uneven = even.clone().with_switches(vec![vec![1.0, 1.2, 0.5, 4.0]]);
+        let kept = |x: &Crossings, a: u32, b: u32| {
+            let hosts = [topology::HostId(a), topology::HostId(b)];
+            x.of_job(&c, hosts.into_iter()).map_or(1.0, |j| 1.0 / j.load(0, 1))
+        };
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
+        near(kept(&even, 0, 4), 0.7);
+        near(kept(&uneven, 0, 1), 1.0);
+        near(kept(&uneven, 0, 4), 0.7 * 1.2f64.sqrt());
+        near(kept(&uneven, 4, 8), 0.7 * (1.2f64 * 0.5).sqrt());
+        near(kept(&uneven, 4, 12), 1.0); // never more than all
+        let parts = |hosts: &[u32]| {
+            hosts.iter().map(|h| (topology::HostId(*h), topology::GpuMask::first(8))).collect::<Vec<_>>()
+        };
+        near(uneven.worst(&c, &parts(&[0, 4, 8])), 0.7 * 0.5f64.sqrt());
+        near(uneven.worst(&c, &parts(&[8, 9])), 1.0);
+        assert_eq!(even.clone().with_switches(vec![vec![1.0; 4]]).worst(&c, &parts(&[0, 8])), 0.7);
     }
 
     #[test]

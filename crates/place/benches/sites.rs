@@ -1,4 +1,4 @@
-//! Cost of a decision on sites of 32 and of 10,240 GPUs: one switch, leaves and spines, rails, one or four host types; without jobs and
+//! Cost of a decision on sites of 32 and of 10,240 GPUs: one switch, leaves and spines, switches that only the readings show, rails, one or four host types; without jobs and
 //! among 94 running jobs, with both models of contention. Median, 90th percentile and maximum over [`REQUESTS`] requests with other free
 //! GPUs, each the least of [`REPEATS`] runs, and the mean
 //! processor time of all runs, which does not depend on other programs; readings are simulated.
@@ -12,6 +12,7 @@ use predict::{FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Instant;
 use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, Host, Network, Rails, Tier, catalog};
@@ -25,6 +26,8 @@ const REPEATS: usize = 3;
 const ASKED: [usize; 7] = [8, 16, 32, 64, 256, 1024, 4096];
 /// Running jobs of the larger sites; smaller sites have one for every four hosts.
 const JOBS: usize = 94;
+/// Hosts below one switch that the file does not have.
+const BELOW_HIDDEN: usize = 16;
 /// Readings between hosts from which the model learns.
 const READINGS: usize = 100;
 const MIXED: [&str; 4] = ["hgx-h100", "a800", "dgx1-v100", "rtx4090"];
@@ -41,8 +44,11 @@ fn sites() -> Vec<(String, Cluster)> {
                 ("tiers", Network { tiers: tiers(), ..Network::default() }),
                 ("rails", Network { tiers: tiers(), rails: Some(Rails::Joined), ..Network::default() }),
                 ("separate", Network { rails: Some(Rails::Separate), ..Network::default() }),
+                // The file has no switch; the readings show some.
+                ("found", Network::default()),
             ];
-            for (network, n) in networks.into_iter().filter(|n| kinds == 1 || !n.0.ends_with("s") || n.0 == "tiers") {
+            let asked = |n: &&str| kinds == 1 || !n.ends_with("s") || *n == "tiers";
+            for (network, n) in networks.into_iter().filter(|n| asked(&n.0) && (hosts > 4 || n.0 != "found")) {
                 let name = format!("{}-{types}-{network}", hosts * 8);
                 out.push((name.clone(), cluster(&name, hosts, kinds, n)));
             }
@@ -65,7 +71,13 @@ fn noise(a: u64, b: u64) -> f64 {
 
 /// Readings inside every host, 3 % apart between hosts, and between hosts of the first 64: physics bent by up to 7 %.
 fn model(cluster: &Cluster) -> Model {
-    let physics = fabric::Fabric::new(cluster);
+    let hides = cluster.name.ends_with("found");
+    let mut hidden = cluster.clone();
+    if hides {
+        hidden.network.tiers = vec![Tier::regular("leaf", BELOW_HIDDEN, 1.0)];
+    }
+    let physics = fabric::Fabric::new(&hidden);
+    let physics = physics.with_crossings(fabric::Crossings::new(vec![if hides { 0.7 } else { 1.0 }]).map(Arc::new));
     let row = |a: Allocation, v: f64| {
         Measurement::new(a, Collective::AllReduce, SIZE, Bandwidth::from_gb_per_s(v), Source::Simulated)
     };
@@ -81,15 +93,20 @@ fn model(cluster: &Cluster) -> Model {
     let near = Allocation::new(cluster.usable().parts().iter().copied().take(64));
     let between = rows.len() + READINGS;
     while rows.len() < between {
-        let k = 2 + place::baselines::below(&mut rng, near.gpu_count() / 2);
-        let Some(a) = place::baselines::random(&near, k, &mut rng).filter(|a| a.host_count() > 1) else { continue };
+        // As a campaign does: half of the runs on neighbouring hosts.
+        let below = Allocation::new(near.parts()[..BELOW_HIDDEN.min(near.host_count())].iter().copied());
+        let of = if hides && rows.len() % 2 == 0 { &below } else { &near };
+        let k = 2 + place::baselines::below(&mut rng, of.gpu_count() / 2);
+        let Some(a) = place::baselines::random(of, k, &mut rng).filter(|a| a.host_count() > 1) else { continue };
         let v = physics.estimate(&a, Collective::AllReduce, SIZE).busbw.gb_per_s();
         let bent = 1.0 + 0.05 * ((a.counts()[0] % 3) as f64 - 1.0) + 0.02 * noise(rows.len() as u64, 7);
         if v > 0.0 {
             rows.push(row(a, v * bent));
         }
     }
-    fit(cluster, &rows, &FitOptions::of(Kind::Gp)).expect("fits").0
+    let model = fit(cluster, &rows, &FitOptions::of(Kind::Gp)).expect("fits").0;
+    assert!(!hides || model.with_found_switches().is_some(), "the readings show no switch");
+    model
 }
 
 /// Requests for `k` GPUs with half of the GPUs free; of the others, jobs on two to nine hosts hold a part.

@@ -1,7 +1,8 @@
 //! The conditions under which an answer differs from the simple rule.
 //!
 //! An answer differs from the choice of [`crate::rule`] only if the model predicts a gain larger than the slack. By
-//! default the slack is one standard deviation of the difference between the two predictions. Among all candidates
+//! default the slack is one standard deviation of the difference between the two predictions, and more on a large site,
+//! where the best of many independent predictions exceeds the truth by more than that. Among all candidates
 //! within the slack of the best, the one of lowest cost ([`Cost`]) is chosen; among equal costs, the one with the
 //! highest score.
 
@@ -106,14 +107,38 @@ const HOSTS_BEYOND_READINGS: usize = 2;
 /// Relative standard deviation of a prediction that readings do not support: the deviation of the physical bound.
 const UNSUPPORTED_SD: f64 = 0.3;
 
+/// Expected maximum of so many independent standard normal variables (Cramér 1946). The expansion holds from three on;
+/// 0 for fewer.
+fn expected_maximum(of: f64) -> f64 {
+    if of < 3.0 {
+        return 0.0;
+    }
+    let root = (2.0 * of.ln()).sqrt();
+    (root - (of.ln().ln() + (4.0 * std::f64::consts::PI).ln()) / (2.0 * root)).max(0.0)
+}
+
 impl Field<'_> {
+    /// Number of deviations by which the best of all candidates exceeds one of them by chance, at least 1. Candidates
+    /// without a common host err independently; as many of them exist as the free hosts can hold at once. On a site of a
+    /// thousand hosts the best of all predictions is two deviations too high, on sixteen hosts less than one. Predictions
+    /// inside one host rest on readings of that host, and are not selected so.
+    fn selected_sds(&self, best: &Scored) -> f64 {
+        let hosts = best.allocation.host_count();
+        let disjoint = self.free.host_count() as f64 / hosts.max(1) as f64;
+        if hosts < 2 { 1.0 } else { expected_maximum(disjoint).max(1.0) }
+    }
+
     /// The minimum gain of `best` over another candidate, GB/s. A prediction for many more hosts than were measured is
     /// as uncertain as the physical bound, so leaving an allocation on fewer hosts then needs a large gain.
     fn slack_between(&self, best: &Scored, other: &Scored) -> f64 {
         let (hosts, others) = (best.allocation.host_count(), other.allocation.host_count());
         let unsupported = self.hosts_measured_max.is_some_and(|m| hosts > HOSTS_BEYOND_READINGS * m) && hosts > others;
         let least = if unsupported { UNSUPPORTED_SD * best.score_gb_per_s.abs() } else { 0.0 };
-        self.slack.between(best, other).max(least)
+        let slack = match self.slack {
+            Slack::Deviations(_) => self.selected_sds(best) * self.slack.between(best, other),
+            Slack::Share(_) => self.slack.between(best, other),
+        };
+        slack.max(least)
     }
 
     pub fn cost(&self, s: &Scored) -> Cost {
@@ -172,5 +197,20 @@ impl Field<'_> {
             cost,
             rule_cost: Some(rule_cost),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_expected_maximum_of_normal_variables_is_near_that_of_tables() {
+        // Tippett 1925.
+        for (n, known) in [(3.0, 0.846), (10.0, 1.539), (100.0, 2.508), (1000.0, 3.241)] {
+            assert!((expected_maximum(n) - known).abs() < 0.35, "{n}: {}", expected_maximum(n));
+        }
+        assert_eq!([0.0, 1.0, 2.0].map(expected_maximum), [0.0; 3]);
+        assert!((3..2000).all(|n| expected_maximum(f64::from(n)) <= expected_maximum(f64::from(n) + 1.0)));
     }
 }

@@ -14,6 +14,7 @@ use crate::shares::HostShareTable;
 use crate::sizes::Ladder;
 use crate::slow_parts;
 use crate::stop::Stop;
+use crate::uneven;
 use fabric::{Constants, Fabric};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store::{Measurement, Quality};
@@ -44,6 +45,8 @@ const HOSTS_OF_ONE_SWITCH_MAX: usize = 32;
 const HOSTS_PER_SWITCH: [usize; 4] = [4, 8, 16, 32];
 /// Minimum gain in the log density of left-out readings for switches that the file lacks.
 const FOUND_SWITCHES_GAIN: f64 = 10.0;
+/// Minimum gain in the log density of left-out readings for switches of one tier that keep different shares.
+const UNEVEN_SWITCHES_GAIN: f64 = 1.0;
 /// Minimum gain in the log density of left-out readings for slow parts to be accepted.
 const SLOW_PARTS_GAIN: f64 = 2.0;
 
@@ -483,11 +486,23 @@ fn fit_gp(
             *model = other;
         }
     }
+    if let Some(better) = with_uneven_switches(model, grouped)? {
+        *model = better;
+    }
     if let Correction::Gp(gp) = &model.correction {
         report.distrusted = gp.distrusted();
     }
     report.slow_parts = model.rates.slow.clone();
     Ok(())
+}
+
+/// The model with switches that keep different shares, if left-out readings support it.
+fn with_uneven_switches(model: &Model, grouped: &Grouped) -> Result<Option<Model>, FitError> {
+    let Some(rates) = uneven::find(model, &grouped.readings(model)) else { return Ok(None) };
+    let mut other = model.clone().at_rates(rates);
+    let readings = grouped.readings(&other);
+    fit_processes(&mut other, &readings)?;
+    Ok((density(&other) > density(model) + UNEVEN_SWITCHES_GAIN).then_some(other))
 }
 
 /// Log density of left-out readings.

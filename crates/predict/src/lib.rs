@@ -23,6 +23,7 @@ mod shares;
 mod sizes;
 mod slow_parts;
 mod stop;
+mod uneven;
 
 pub use committee::Committee;
 pub use features::{FEATURES_MAX, Row};

@@ -20,6 +20,8 @@ pub(crate) const NIC_FACTOR: (f64, f64) = (0.05, 20.0);
 pub(crate) const UPLINK_FACTOR: (f64, f64) = (0.1, 10.0);
 /// Range of the share of bandwidth that flows keep when they cross a tier.
 pub(crate) const KEPT: (f64, f64) = (0.2, 1.0);
+/// Range of the factor of that share at a single switch.
+pub(crate) const KEPT_OF_SWITCH: (f64, f64) = (0.5, 2.0);
 /// Maximum number of slow parts in a model.
 pub const SLOW_PARTS_MAX: usize = 64;
 
@@ -142,6 +144,10 @@ pub struct LearnedRates {
     /// By name of the tier. Absent tiers have the rates of the cluster file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tiers: BTreeMap<String, TierRates>,
+    /// By name of the tier and of the switch: factor of the share of bandwidth that flows from or to the switch keep when
+    /// they cross the tier. Absent switches have the share of the tier.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kept_of_switches: BTreeMap<String, BTreeMap<String, f64>>,
     /// Names of the hosts below each switch that the readings show, where the cluster file has no switches; empty if
     /// they show none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -211,6 +217,7 @@ impl LearnedRates {
             return Err("a switch without hosts, or too many hosts".into());
         }
         let fine = self.nics.values().all(|f| within(*f, NIC_FACTOR))
+            && self.kept_of_switches.values().flat_map(BTreeMap::values).all(|f| within(*f, KEPT_OF_SWITCH))
             && self.tiers.values().all(|t| within(t.uplinks, UPLINK_FACTOR) && t.kept > 0.0 && t.kept <= 1.0)
             && self.slow.iter().all(|s| s.factor.is_finite() && (0.0..=1.0).contains(&s.factor));
         if self.slow.len() > SLOW_PARTS_MAX {
@@ -301,7 +308,20 @@ impl RatedCluster {
         for (from, to) in told.network.tiers.iter().zip(&mut self.cluster.network.tiers) {
             to.oversubscription = from.oversubscription / rates.tier(&from.name).uplinks;
         }
-        self.crossings = Crossings::new(told.tiers().iter().map(|t| rates.tier(&t.name).kept).collect()).map(Arc::new);
+        let kept = Crossings::new(told.tiers().iter().map(|t| rates.tier(&t.name).kept).collect());
+        let of_tier = |t: usize| match rates.kept_of_switches.get(&told.tiers()[t].name) {
+            None => Vec::new(),
+            Some(known) => {
+                let factor = |s| known.get(told.switch_name(t, s).as_ref()).copied().unwrap_or(1.0);
+                (0..told.switch_count(t)).map(factor).collect()
+            }
+        };
+        let of_switches = || (0..told.tiers().len()).map(of_tier).collect();
+        self.crossings = match rates.kept_of_switches.is_empty() {
+            true => kept,
+            false => kept.map(|c| c.with_switches(of_switches())),
+        }
+        .map(Arc::new);
     }
 
     /// By host: the number of its kind (see [`RatedCluster::kinds_of`]).

@@ -107,12 +107,34 @@ pub struct Choice {
     pub predicted_gb_per_s: Option<f64>,
     /// Bandwidth over the best found.
     pub gbe: f64,
+    /// Set for a model's choice of another cost than that of the simple rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_rule: Option<LeftRule>,
+}
+
+/// What a choice gains over that of the simple rule.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct LeftRule {
+    /// The gain that the model predicted, as a share of the rule's bandwidth.
+    pub predicted: f64,
+    /// The true gain, as a share of the rule's bandwidth.
+    pub real: f64,
+    /// The gain that was required to leave the rule's choice, as a share of its bandwidth.
+    pub required: f64,
 }
 
 /// The choice of a method.
 struct Chosen {
     gpus: Allocation,
     predicted_gb_per_s: Option<f64>,
+    /// The rule's choice, where the choice left it, and the predicted and required gain over it as shares.
+    rule: Option<(Allocation, f64, f64)>,
+}
+
+impl Chosen {
+    fn by_rule(gpus: Allocation) -> Chosen {
+        Chosen { gpus, predicted_gb_per_s: None, rule: None }
+    }
 }
 
 /// Evaluates a cell.
@@ -143,14 +165,14 @@ pub fn cell(kind: &str, seed: u64, settings: &Settings) -> Result<Cell, String> 
         for (i, (ask, chosen)) in asks.iter().zip(&mut chosen).enumerate() {
             let found =
                 fitted.as_ref().and_then(|s| search(s, &ask.free, ask.gpus, &starts(ask), seed << 16 | i as u64));
-            chosen.insert(FORM.into(), found.map(|f| Chosen { gpus: f.smooth, predicted_gb_per_s: None }));
+            chosen.insert(FORM.into(), found.map(|f| Chosen::by_rule(f.smooth)));
         }
     }
     for method in settings.methods.iter().filter(|m| !["random", "smooth", FORM].contains(&m.as_str())) {
         if rule(method) {
             for (ask, chosen) in asks.iter().zip(&mut chosen) {
                 let gpus = by_rule(method, site, ask);
-                chosen.insert(method.clone(), gpus.map(|gpus| Chosen { gpus, predicted_gb_per_s: None }));
+                chosen.insert(method.clone(), gpus.map(Chosen::by_rule));
             }
             continue;
         }
@@ -214,7 +236,12 @@ fn by_model(
         request.jobs = ask.jobs.iter().enumerate().map(job).collect();
         let answer = engine.place(&PlaceQuery::new(request), 0.0).ok()?;
         let gpus = answer.gpus.allocation(site.cluster());
-        Some(Chosen { gpus, predicted_gb_per_s: Some(answer.predicted_busbw_gb_per_s) })
+        let rule = answer.rule.as_ref().filter(|_| !answer.price.keeps_rule).map(|r| {
+            let of = |gb_per_s: f64| gb_per_s / r.score_gb_per_s.unwrap_or(r.predicted_busbw_gb_per_s).abs().max(1e-9);
+            let (gained, required) = (of(answer.price.gained_busbw_gb_per_s), of(answer.price.slack_gb_per_s));
+            (r.gpus.allocation(site.cluster()), gained, required)
+        });
+        Some(Chosen { gpus, predicted_gb_per_s: Some(answer.predicted_busbw_gb_per_s), rule })
     };
     let answers: Vec<Option<Chosen>> = asks.iter().map(answer).collect();
     let place_s = begun.elapsed().as_secs_f64() / asks.len().max(1) as f64;
@@ -243,10 +270,19 @@ fn judge(
     let of = |gpus: &Allocation, predicted_gb_per_s: Option<f64>| {
         let gb_per_s = site.busbw_gb_per_s(gpus).unwrap_or(0.0);
         let names = site.cluster().gpu_list(gpus);
-        Choice { gpus: names, split: gpus.split(), gb_per_s, predicted_gb_per_s, gbe: gb_per_s / best }
+        let split = gpus.split();
+        Choice { gpus: names, split, gb_per_s, predicted_gb_per_s, gbe: gb_per_s / best, left_rule: None }
+    };
+    let with_rule = |c: &Chosen| {
+        let choice = of(&c.gpus, c.predicted_gb_per_s);
+        let left_rule = c.rule.as_ref().and_then(|(rule, predicted, required)| {
+            let real = choice.gb_per_s / site.busbw_gb_per_s(rule).filter(|v| *v > 0.0)? - 1.0;
+            Some(LeftRule { predicted: *predicted, real, required: *required })
+        });
+        Choice { left_rule, ..choice }
     };
     let mut choices: BTreeMap<String, Option<Choice>> =
-        chosen.iter().map(|(name, c)| (name.clone(), c.as_ref().map(|c| of(&c.gpus, c.predicted_gb_per_s)))).collect();
+        chosen.iter().map(|(name, c)| (name.clone(), c.as_ref().map(with_rule))).collect();
     for method in &settings.methods {
         if method == "smooth" {
             choices.insert(method.clone(), Some(of(&found.smooth, site.smooth_gb_per_s(&found.smooth))));
@@ -257,7 +293,8 @@ fn judge(
             let values: Vec<f64> = draws.map(|a| site.busbw_gb_per_s(&a).unwrap_or(0.0)).collect();
             let gb_per_s = values.iter().sum::<f64>() / values.len().max(1) as f64;
             let (gpus, split) = (String::new(), String::new());
-            let mean = Choice { gpus, split, gb_per_s, predicted_gb_per_s: None, gbe: gb_per_s / best };
+            let mean =
+                Choice { gpus, split, gb_per_s, predicted_gb_per_s: None, gbe: gb_per_s / best, left_rule: None };
             choices.insert(method.clone(), Some(mean));
         }
     }

@@ -1,6 +1,6 @@
 //! Tables of `linkwise-lab sites`.
 
-use crate::evaluate::{Cell, Settings};
+use crate::evaluate::{Cell, LeftRule, Settings};
 use console::{Failure, Format};
 use lab_kit::output::table;
 use serde_json::{Value, json};
@@ -79,8 +79,44 @@ pub fn all(kinds: &[&str], cells: &[Cell], settings: &Settings, format: Format) 
         };
         console::print(&format!("\n{}", table(&head, 1, kinds.iter().map(row))));
     }
+    left_rule(kinds, cells);
     notes(kinds, cells, settings);
     Ok(())
+}
+
+/// What `gp` gains where it leaves the simple rule: as predicted and in truth. The best of many predictions is rarely as
+/// good as predicted.
+fn left_rule(kinds: &[&str], cells: &[Cell]) {
+    let of = |kind: &str| -> Vec<LeftRule> {
+        let requests = cells.iter().filter(|c| kind.is_empty() || c.kind == kind).flat_map(|c| &c.requests);
+        requests.filter_map(|r| r.choices.get("gp")?.as_ref()?.left_rule).collect()
+    };
+    let row = |kind: &str| {
+        let own = of(kind);
+        let mean = |f: fn(&LeftRule) -> f64| {
+            if own.is_empty() {
+                "-".into()
+            } else {
+                format!("{:+.1}", 100.0 * own.iter().map(f).sum::<f64>() / own.len() as f64)
+            }
+        };
+        let worse = own.iter().filter(|l| l.real < 0.0).count();
+        let name = if kind.is_empty() { "all" } else { kind };
+        vec![
+            name.to_owned(),
+            own.len().to_string(),
+            mean(|l| l.required),
+            mean(|l| l.predicted),
+            mean(|l| l.real),
+            worse.to_string(),
+        ]
+    };
+    if of("").is_empty() {
+        return;
+    }
+    let head = ["gp leaves the rule", "requests", "required %", "predicted %", "true %", "slower than the rule"];
+    let rows = kinds.iter().copied().filter(|k| !of(k).is_empty()).chain([""]).map(row);
+    console::print(&format!("\n{}", table(&head, 1, rows)));
 }
 
 /// Notes on kinds with models below the even split, and on refusals of the product.
