@@ -107,7 +107,7 @@ impl Plan {
             let bytes = self.plan.link_bytes(&self.net, &self.demand);
             let name = |n: u32| self.net.nodes[n as usize].to_string();
             let links = self.net.links.iter().zip(bytes);
-            links.map(|(l, of)| (name(l.from as u32), name(l.to as u32), l.capacity_gb_per_s, of)).collect()
+            links.map(|(l, of)| (name(l.from), name(l.to), l.capacity_gb_per_s, of)).collect()
         })
     }
 
