@@ -8,7 +8,7 @@
 //! answers of every request go to a file, one line each, so that two versions of the program can be compared.
 
 use place::{Contention, Job, Request};
-use predict::{FitOptions, Kind, Model, fit};
+use predict::{BandwidthModel, FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::fmt::Write as _;
