@@ -59,9 +59,10 @@ impl Comments {
             let Some(id) = value(record, "JobId").and_then(|n| n.parse().ok()) else { continue };
             present.insert(id);
             let state = value(record, "JobState").unwrap_or_default();
-            let started = state != "PENDING" && value(record, "StartTime").is_some_and(|t| t != "Unknown");
+            // Slurm refuses a comment for a job that has ended.
+            let running = state.starts_with("RUNNING") || state.starts_with("SUSPENDED");
             let commented = record.contains(" AdminComment=");
-            if !started || self.done.contains(&id) || due.len() >= ROUND_MAX {
+            if !running || self.done.contains(&id) || due.len() >= ROUND_MAX {
                 continue;
             }
             if !commented && asks_for_gpus(record) {
@@ -109,7 +110,9 @@ mod tests {
         let due = c.due(&text.join("\n"), true);
         assert_eq!(due.iter().map(|d| d.0).collect::<Vec<_>>(), [7]);
         assert!(c.due(&text.join("\n"), true).is_empty(), "once");
-        let started = text.join("\n").replace("PENDING", "COMPLETED");
+        let ended = text.join("\n").replace("PENDING", "COMPLETED");
+        assert!(c.due(&ended, true).is_empty());
+        let started = text.join("\n").replace("PENDING", "RUNNING");
         assert_eq!(c.due(&started, true).iter().map(|d| d.0).collect::<Vec<_>>(), [10]);
     }
 }
