@@ -139,7 +139,7 @@ pub fn open(
 ) -> Driven {
     let per_round = kind.round("x", 0).iter().filter(|r| is_decision(r)).count();
     let rounds_per_s = decisions_per_s / per_round as f64;
-    let rounds = (seconds * rounds_per_s) as usize;
+    let rounds = ((seconds * rounds_per_s) as usize).max(1);
     let (next, begin) = (AtomicUsize::new(0), Instant::now());
     let run = || {
         let (mut send, mut times) = (client(), Vec::new());
