@@ -486,7 +486,7 @@ fn fit_gp(
             *model = other;
         }
     }
-    if let Some(better) = with_uneven_switches(model, grouped)? {
+    if let Some(better) = with_uneven_switches(model, grouped, stop)? {
         *model = better;
     }
     if let Correction::Gp(gp) = &model.correction {
@@ -497,11 +497,11 @@ fn fit_gp(
 }
 
 /// The model with switches that keep different shares, if left-out readings support it.
-fn with_uneven_switches(model: &Model, grouped: &Grouped) -> Result<Option<Model>, FitError> {
+fn with_uneven_switches(model: &Model, grouped: &Grouped, stop: Stop<'_>) -> Result<Option<Model>, FitError> {
     let Some(rates) = uneven::find(model, &grouped.readings(model)) else { return Ok(None) };
     let mut other = model.clone().at_rates(rates);
     let readings = grouped.readings(&other);
-    fit_processes(&mut other, &readings)?;
+    fit_processes(&mut other, &readings, stop)?;
     Ok((density(&other) > density(model) + UNEVEN_SWITCHES_GAIN).then_some(other))
 }
 

@@ -16,9 +16,8 @@ pub(crate) mod postgres;
 #[cfg(feature = "postgres")]
 mod tls;
 
-
-pub use backup::backup;
 use crate::watch::watched;
+pub use backup::backup;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use std::borrow::Cow;
 use std::cell::Cell;
