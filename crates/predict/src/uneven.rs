@@ -90,11 +90,10 @@ pub(crate) fn find(model: &Model, readings: &[CalibrationReading]) -> Option<Lea
         let j: Vec<Vec<f64>> = (0..n).map(&mut column).collect();
         let weighted: Vec<Vec<f64>> = j.iter().map(|c| c.iter().zip(&weight).map(|(c, w)| c * w).collect()).collect();
         let mut normal = LowerTriangular::zeros(n);
-        for a in 0..n {
-            for b in 0..=a {
-                normal.row_mut(a)[b] = dot(&weighted[a], &j[b]);
-            }
-            normal.row_mut(a)[a] += 1.0;
+        for (a, of_a) in weighted.iter().enumerate() {
+            let row = normal.row_mut(a);
+            row.iter_mut().zip(&j[..=a]).for_each(|(cell, of_b)| *cell = dot(of_a, of_b));
+            row[a] += 1.0;
         }
         let mut step: Vec<f64> = (0..n).map(|i| dot(&weighted[i], &r) - z[i]).collect();
         normal.cholesky()?.solve(&mut step);

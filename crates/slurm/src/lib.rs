@@ -11,7 +11,7 @@
 //! - [`reason`]: why Slurm placed a job itself, for jobs that the plugin did not ask about.
 //! - [`mirror`]: Slurm's drains and jobs in linkwise's state.
 //! - [`queue`]: waiting and running jobs with their bandwidth.
-//! - [`gres`]: `gres.conf`.
+//! - [`gres`], which reads `gres.conf`.
 //! - [`Agent`]: one connection. It reads and writes through the traits that the caller passes and starts no program.
 
 #![forbid(unsafe_code)]

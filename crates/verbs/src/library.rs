@@ -64,6 +64,7 @@ impl Library {
         Ok(library)
     }
 
+    #[allow(clippy::missing_transmute_annotations, reason = "the member that it becomes has the type")]
     fn find(name: &str, handle: *mut c_void) -> Result<Self, String> {
         macro_rules! function {
             ($symbol:literal) => {{

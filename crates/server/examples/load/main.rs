@@ -28,27 +28,42 @@ const OPEN_CLIENTS: usize = 16;
 
 /// What is measured.
 pub struct Settings {
+    /// GPUs of each simulated cluster.
     pub gpus: Vec<usize>,
+    /// Where the state is: `file`, `postgresql`.
     pub backends: Vec<String>,
+    /// Length of a part, seconds.
     pub seconds: f64,
+    /// Where parts are kept, so that a run that was cut off goes on.
     pub results: Option<PathBuf>,
 }
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
+    /// GPUs of the simulated cluster.
     pub gpus: usize,
+    /// Where the state is.
     pub backend: String,
+    /// What the clients ask for.
     pub kind: String,
+    /// Length of a part, seconds.
     pub seconds: f64,
+    /// Decisions per second of the engine alone.
     pub engine_per_s: f64,
+    /// Decisions per second of the server, as fast as it answers.
     pub server_per_s: f64,
+    /// Server over engine.
     pub ratio: f64,
     /// At half of the server's rate, from the planned moment.
     pub half_per_s: f64,
+    /// Median time of an answer at that rate.
     pub p50_ms: f64,
+    /// Its 99th percentile.
     pub p99_ms: f64,
+    /// Memory of the process before the part.
     pub memory_before_mib: f64,
+    /// And after it.
     pub memory_after_mib: f64,
     /// Load of the machine over a minute, after the part.
     pub load: f64,
