@@ -333,10 +333,12 @@ fn servers_of_one_state_use_the_same_model_which_a_command_teaches_too() {
         };
         // Readings of pairs of hosts, and a fit on the first server.
         let usual = predicted(&servers[0]);
-        for n in 0..6 {
-            let (from, to) = (n % 3, 3);
+        let pairs = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
+        for (n, (from, to)) in pairs.into_iter().enumerate() {
+            // They differ, so that the model takes later ones seriously.
+            let busbw = usual * (0.8 + 0.02 * ((5 * n) % 6) as f64);
             let body = json!({"job": format!("j{n}"), "gpus": [format!("n{from}"), format!("n{to}")],
-                "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 1.02 * usual}]});
+                "readings": [{"collective": "all_reduce", "busbw_gb_per_s": busbw}]});
             let (status, v) =
                 ask(&a, servers[n % 2].at, "POST", "/v1/readings", &format!("r{n}"), &body.to_string()).unwrap();
             assert_eq!(status, 201, "{v}");
