@@ -132,7 +132,8 @@ fn switches_that_the_file_of_a_large_site_lacks_are_found_where_flows_between_th
     let on = |from: u32| Allocation::new((from..from + 6).map(|h| (HostId(h), GpuMask(0xff))));
     for kept in [0.7, 1.0] {
         let mut site = Site { kept, ..Site::new(real.clone(), 5) };
-        let rows = site.readings_of(100, 0.02, |s, i| if i % 2 == 0 { s.job() } else { s.job_on_neighbours() });
+        let rows =
+            site.readings_of(100, 0.02, |s, i| if i.is_multiple_of(2) { s.job() } else { s.job_on_neighbours() });
         let (model, _) = fitted(&told, &rows);
         let of = |m: &Model, from| m.predict_allocation(SIZE, &on(from)).busbw_gb_per_s;
         let ratio = of(&model, 5) / of(&model, 8);
@@ -240,7 +241,7 @@ fn leaves_that_keep_different_shares_are_told_apart_and_equal_ones_stay_nearly_e
         let physics = fabric::Fabric::new(&cluster).with_crossings(crossings.map(std::sync::Arc::new));
         let of = |a: &Allocation| physics.estimate(a, OP, SIZE).busbw.gb_per_s();
         let mut site = Site::new(cluster.clone(), 3);
-        let jobs = |s: &mut Site, i: usize| if i % 2 == 0 { s.job() } else { s.job_on_neighbours() };
+        let jobs = |s: &mut Site, i: usize| if i.is_multiple_of(2) { s.job() } else { s.job_on_neighbours() };
         let mut rows = site.readings_of(100, 0.02, jobs);
         for m in &mut rows {
             let noise = m.busbw.gb_per_s() / site.busbw(&m.allocation);

@@ -92,7 +92,7 @@ impl Plan {
         out.set_item("lower_bound_s", plan.lower_bound_s)?;
         out.set_item("gap", plan.gap())?;
         out.set_item("evidence", plan.evidence.describe(net).to_string())?;
-        let bottleneck = (plan.congestion_s > 0.0).then(|| net.link_name(plan.bottleneck)).unwrap_or_default();
+        let bottleneck = if plan.congestion_s > 0.0 { net.link_name(plan.bottleneck) } else { Default::default() };
         out.set_item("bottleneck", bottleneck)?;
         out.set_item("rule", plan.rule.name())?;
         out.set_item("exceptions", plan.exception_count())?;

@@ -341,13 +341,13 @@ impl Browser {
     }
 
     /// Follows redirections until one begins with `end`, and returns that address; or the last answer.
-    fn follow(&mut self, address: &str, end: &str) -> Result<String, Said> {
+    fn follow(&mut self, address: &str, end: &str) -> Result<String, Box<Said>> {
         let mut at = address.to_owned();
         for _ in 0..20 {
             let said = self.get(&at);
             let to = said.header("location").to_owned();
             if to.is_empty() {
-                return Err(said);
+                return Err(said.into());
             }
             let origin: Vec<&str> = at.split('/').take(3).collect();
             at = if to.starts_with('/') { format!("{}{to}", origin.join("/")) } else { to };
@@ -461,7 +461,7 @@ fn a_sign_in_is_bound_to_its_browser_its_nonce_and_its_issuer() {
         );
         (field("state"), field("nonce"))
     };
-    let code = |said: &Said| said.text.contains("Not signed in:").then(|| said.status);
+    let code = |said: &Said| said.text.contains("Not signed in:").then_some(said.status);
     let signs = |nonce: &str, change: &dyn Fn(&mut Value)| {
         let mut claims = issuer.claims();
         claims["nonce"] = json!(nonce);
@@ -477,7 +477,8 @@ fn a_sign_in_is_bound_to_its_browser_its_nonce_and_its_issuer() {
         callback(&mut b, &format!("code=1&state={state}&iss={}", issuer.url.replace(':', "%3A").replace('/', "%2F")));
     assert_eq!(done.status, 200, "{done:?}");
 
-    let cases: [(&str, &str, &dyn Fn(&mut Value)); 10] = [
+    type Change<'c> = &'c dyn Fn(&mut Value);
+    let cases: [(&str, &str, Change<'_>); 10] = [
         ("another nonce", "code=1&state=STATE", &|c| c["nonce"] = json!("x")),
         ("no nonce", "code=1&state=STATE", &|c| drop(c.as_object_mut().unwrap().remove("nonce"))),
         ("another audience", "code=1&state=STATE", &|c| c["aud"] = json!("payroll")),

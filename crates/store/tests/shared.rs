@@ -10,6 +10,7 @@ use store::{By, ClusterStateStore, Once, Query, ReadingStore, State, Store};
 use topology::{Allocation, Cluster, GpuId};
 
 #[path = "common/postgres.rs"]
+#[allow(dead_code)] // other tests use the rest
 mod postgres;
 use postgres::{Server, shared, skip};
 
