@@ -9,6 +9,7 @@ use store::state::{Commit, Committed, NewJob, StateError};
 use store::{By, ClusterStateStore, Once, Query, ReadingStore, State, Store};
 use topology::{Allocation, Cluster, GpuId};
 
+#[allow(dead_code)] // the tests of faults use the rest
 #[path = "common/postgres.rs"]
 mod postgres;
 use postgres::{Server, shared, skip};

@@ -28,27 +28,42 @@ const OPEN_CLIENTS: usize = 16;
 
 /// What is measured.
 pub struct Settings {
+    /// Sizes of the cluster.
     pub gpus: Vec<usize>,
+    /// Where the state is: `file`, `postgresql`.
     pub backends: Vec<String>,
+    /// Length of each part.
     pub seconds: f64,
+    /// File of the parts that were measured before.
     pub results: Option<PathBuf>,
 }
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
+    /// Size of the cluster.
     pub gpus: usize,
+    /// Where the state is.
     pub backend: String,
+    /// [`Kind::name`].
     pub kind: String,
+    /// Length of each part.
     pub seconds: f64,
+    /// Decisions per second of the engine alone.
     pub engine_per_s: f64,
+    /// Decisions per second of the server.
     pub server_per_s: f64,
+    /// Server over engine.
     pub ratio: f64,
     /// At half of the server's rate, from the planned moment.
     pub half_per_s: f64,
+    /// Median time of a decision.
     pub p50_ms: f64,
+    /// Time that one decision in a hundred exceeds.
     pub p99_ms: f64,
+    /// Memory of the process, clients included.
     pub memory_before_mib: f64,
+    /// The same after the part.
     pub memory_after_mib: f64,
     /// Load of the machine over a minute, after the part.
     pub load: f64,
