@@ -2,7 +2,7 @@
 
 use crate::books;
 use crate::choose::{Known, Verdict, choose};
-use crate::message::{self, Ask, FromPlugin, LINE_BYTES_MAX};
+use crate::message::{self, Ask, FromPlugin, LINE_BYTES_MAX, ToPlugin};
 use crate::mirror;
 use crate::policy::{Policies, Wish};
 use engine::{Engine, JobIn};
@@ -12,6 +12,44 @@ use topology::Allocation;
 
 /// The running jobs are read again after this time, and after every job that started.
 const JOBS_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// GPUs of an order are not given to another job for this time: questions of one moment offer the same free GPUs.
+const PROMISE: Duration = Duration::from_secs(1);
+
+/// Orders whose GPUs later questions may still offer.
+#[derive(Default)]
+struct Promises(Vec<(Instant, u32, Vec<(String, Vec<u8>)>)>);
+
+impl Promises {
+    /// The question without promised GPUs; the question itself if too few are left. O(GPUs).
+    fn kept_out(&mut self, ask: &Ask) -> Ask {
+        self.0.retain(|p| p.0.elapsed() < PROMISE);
+        let held: std::collections::HashSet<(&str, u8)> = self
+            .0
+            .iter()
+            .filter(|p| p.1 != ask.job)
+            .flat_map(|p| &p.2)
+            .flat_map(|(node, gpus)| gpus.iter().map(move |g| (node.as_str(), *g)))
+            .collect();
+        let rest = |(node, gpus): &(String, Vec<u8>)| {
+            let rest: Vec<u8> = gpus.iter().copied().filter(|g| !held.contains(&(node.as_str(), *g))).collect();
+            (!rest.is_empty()).then(|| (node.clone(), rest))
+        };
+        let free: Vec<(String, Vec<u8>)> = ask.free.iter().filter_map(rest).collect();
+        let enough = free.iter().map(|n| n.1.len()).sum::<usize>() >= ask.gpus;
+        if enough { Ask { free, ..ask.clone() } } else { ask.clone() }
+    }
+
+    fn add(&mut self, job: u32, answer: &ToPlugin) {
+        if let ToPlugin::Take(order) = answer {
+            self.0.push((Instant::now(), job, order.clone()));
+        }
+    }
+
+    fn refused(&mut self, job: u32) {
+        self.0.retain(|p| p.1 != job);
+    }
+}
 
 /// What the agent asks the controller.
 pub trait Controller {
@@ -45,13 +83,14 @@ pub struct Agent<'a> {
     policies: &'a Policies,
     jobs: Vec<JobIn>,
     read_at: Option<Instant>,
+    promises: Promises,
 }
 
 impl<'a> Agent<'a> {
     /// An agent that decides with `engine` by the `policies`. A failure of the controller is told. It means that no running jobs are
     /// known, or that the job names no policy; the free GPUs come with every question.
     pub fn new(engine: &'a Engine, controller: &'a mut dyn Controller, policies: &'a Policies) -> Agent<'a> {
-        Agent { engine, controller, policies, jobs: Vec::new(), read_at: None }
+        Agent { engine, controller, policies, jobs: Vec::new(), read_at: None, promises: Promises::default() }
     }
 
     /// Answers until the connection ends. `tell` gets a line for every event; `now_unix_s` is the clock of the engine's records.
@@ -75,7 +114,9 @@ impl<'a> Agent<'a> {
             let text = String::from_utf8_lossy(&line);
             match message::read(text.trim_end_matches('\n')) {
                 Ok(FromPlugin::Ask(ask)) => {
+                    let ask = self.promises.kept_out(&ask);
                     let verdict = self.answer(&ask, now_unix_s(), tell);
+                    self.promises.add(ask.job, &verdict.answer);
                     let line = message::write(&ask, &verdict.answer, &verdict.note);
                     tell(&format!("job {}, {} GPUs: {}", ask.job, ask.gpus, line.trim_end()));
                     if let Err(e) = output.write_all(line.as_bytes()).and_then(|()| output.flush()) {
@@ -89,7 +130,10 @@ impl<'a> Agent<'a> {
                     self.read_at = None;
                     tell(&format!("job {job} runs on these GPUs"));
                 }
-                Ok(FromPlugin::Refused { job, why }) => tell(&format!("job {job}: Slurm refused these GPUs: {why}")),
+                Ok(FromPlugin::Refused { job, why }) => {
+                    self.promises.refused(job);
+                    tell(&format!("job {job}: Slurm refused these GPUs: {why}"));
+                }
                 Err(e) => return Ended::Rubbish(e),
             }
         }
@@ -172,4 +216,22 @@ pub fn suspected(engine: &Engine) -> Result<Allocation, engine::EngineError> {
     let status = engine.status()?;
     let parts = status.suspects.iter().filter(|s| s.probability >= PROBABLE).filter_map(gpus);
     Ok(Allocation::new(parts.flat_map(|a| a.parts().to_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_of_one_moment_get_different_gpus() {
+        let ask = |job, gpus| Ask { job, gpus, free: vec![("n1".into(), vec![0, 1, 2])], ..Ask::default() };
+        let mut p = Promises::default();
+        p.add(1, &ToPlugin::Take(vec![("n1".into(), vec![0, 1])]));
+        assert_eq!(p.kept_out(&ask(2, 1)).free, [("n1".to_owned(), vec![2])]);
+        // Too few would be left, or the promise is the job's own, or it is void: all are offered.
+        assert_eq!(p.kept_out(&ask(2, 2)).free, ask(2, 2).free);
+        assert_eq!(p.kept_out(&ask(1, 1)).free, ask(1, 1).free);
+        p.refused(1);
+        assert_eq!(p.kept_out(&ask(2, 1)).free, ask(2, 1).free);
+    }
 }
