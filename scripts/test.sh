@@ -80,7 +80,8 @@ skip() {
 }
 
 # shellcheck disable=SC2317 # called by check
-build() { cargo build --locked --workspace && cargo test --locked --workspace --no-run; }
+# One set of features for programs and tests: `cargo build --workspace` alone leaves out those of the tests and would build every crate twice.
+build() { cargo build --locked --workspace --lib --bins --examples --tests && cargo test --locked --workspace --no-run; }
 
 # Everything that cargo test finds: unit, integration and documentation tests, corpora included.
 tests() {
