@@ -18,7 +18,7 @@ use topology::{Bytes, Cluster};
 /// Learned readings after which the model in use is written with them: a process that opens the state applies at most so many.
 const CHECKPOINT_AFTER: i64 = 64;
 /// Attempts to read models that other processes change meanwhile.
-const ATTEMPTS: u32 = 8;
+const ATTEMPTS: u32 = 64;
 
 /// What an engine knows of the models in the state.
 #[derive(Default)]

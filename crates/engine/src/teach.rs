@@ -23,7 +23,7 @@ const EXPLAINED: f64 = 0.95;
 const LEARN_MAX: usize = 10_000;
 
 /// Attempts to teach a model that other processes change meanwhile.
-const TEACH_ATTEMPTS: u32 = 8;
+const TEACH_ATTEMPTS: u32 = 64;
 
 /// The reason why the model did not learn a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]

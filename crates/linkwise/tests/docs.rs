@@ -321,7 +321,8 @@ fn run(document: &Path) -> (Vec<String>, String) {
                     failures.push(format!("{at}: {e}"));
                 }
             }
-            "bash" | "text" | "rust" | "" => {}
+            // `crates/python/tests` runs Python.
+            "bash" | "text" | "rust" | "python" | "" => {}
             other => failures.push(format!("{at}: language `{other}` is not one of this test's")),
         }
         if block.language.is_empty() {

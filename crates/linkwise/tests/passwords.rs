@@ -30,7 +30,7 @@ fn commands(path: &[String], found: &mut BTreeSet<String>) {
 }
 
 /// The commands with their other arguments; STATE and STORE stand for the URL.
-const RUNS: [&str; 31] = [
+const RUNS: [&str; 34] = [
     "cluster init --cluster h100 --state STATE",
     "cluster show --state STATE",
     "cluster drain n0:1 --state STATE",
@@ -51,6 +51,8 @@ const RUNS: [&str; 31] = [
     "readings correct 1 --busbw 7 --why x --cluster h100 --store STORE",
     "readings withdraw 1 --why x --cluster h100 --store STORE",
     "readings learn 1 --model none.json --cluster h100 --store STORE",
+    "slurm squeue --cluster h100 --model none.json --state STATE",
+    "slurm status --state STATE",
     "slurm advise --cluster h100 --model none.json --state STATE",
     "slurm agent --once --socket none.sock --cluster h100 --model none.json --state STATE",
     "fit --cluster h100 --store STORE --output m.json",
@@ -62,6 +64,7 @@ const RUNS: [&str; 31] = [
     "nccl explain --cluster h100 --gpus n0:[0-1] --store STORE",
     "nccl advise --cluster h100 --gpus n0:[0-1] --store STORE",
     "serve --cluster h100 --state STATE --store STORE --listen 192.0.2.1:1",
+    "cluster backup --state STATE --to copy.db",
 ];
 
 #[test]
