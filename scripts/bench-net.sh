@@ -15,9 +15,9 @@ scripts/cargo.sh build --locked --package nccl-net
 mkdir -p out
 bench() { "${CARGO_TARGET_DIR:-target}/debug/examples/bench_net" --results out/bench-net.jsonl "$@"; }
 date -u +%F
-# Public routing files of a mixture of experts, if LINKWISE_MOE names their folder.
+# Public routing files of a mixture of experts, if LINKWISE_NET_MOE names their folder.
 experts=
-for file in "${LINKWISE_MOE:-/nonexistent}"/moe/esft/*/expert_weights_12.txt; do [ ! -f "$file" ] || experts="$experts,experts:$file"; done
+for file in "${LINKWISE_NET_MOE:-/nonexistent}"/moe/esft/*/expert_weights_12.txt; do [ ! -f "$file" ] || experts="$experts,experts:$file"; done
 cases="uniform,hot-destination,hot-source,hot-pair,zipf$experts"
 bench --tag 2x4 --mb 20 --rounds 3 --cases "$cases" --arms sockets,sockets-best,sockets-no-pxn,sockets-mptcp,source-rail,stripe,linkwise "$@"
 bench --tag 4x2 --hosts 4x2 --rails 2 --mb 10 --rounds 3 --cases "$cases" --arms sockets,sockets-no-pxn,stripe,linkwise "$@"

@@ -92,6 +92,9 @@ pub fn choose(engine: &Engine, ask: &Ask, known: &Known<'_>, now_unix_s: f64) ->
             _ => "policy off of the site",
         });
     }
+    if ask.exclusive {
+        return pass("--exclusive: whole nodes");
+    }
     let nodes = Nodes::new(engine.cluster());
     let free = nodes.free(ask);
     let sound = without(&free, suspected);

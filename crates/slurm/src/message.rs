@@ -58,6 +58,8 @@ pub struct Ask {
     pub tasks_per_node: usize,
     /// True if the user named the number of tasks: then every node runs at least one of them.
     pub tasks_set: bool,
+    /// The job gets whole nodes.
+    pub exclusive: bool,
     /// Minimum number of nodes.
     pub nodes_min: usize,
     /// Maximum number of nodes.
@@ -130,6 +132,7 @@ fn field(ask: &mut Ask, word: &str) -> Result<(), &'static str> {
         "tasks" => ask.tasks = number()?,
         "tasks_per_node" => ask.tasks_per_node = number()?,
         "set" => ask.tasks_set = value == "1",
+        "exclusive" => ask.exclusive = value == "1",
         "must" => ask.must = value.to_owned(),
         "nodes" => {
             let (min, max) = value.split_once('-').ok_or("no range of nodes")?;

@@ -43,7 +43,7 @@ pub const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
 const OTHER_VARIABLES: [&str; 5] =
     ["LINKWISE_CONFIG", TOKEN_FALLBACK, "LINKWISE_SITE_TUNER", "LINKWISE_SITE_PROFILER", "LINKWISE_PORT"];
 /// Variables of the commands, of the bench and of tests, which the environment of a job may have, too.
-const FOREIGN_VARIABLES: [&str; 29] = [
+const FOREIGN_VARIABLES: [&str; 30] = [
     "LINKWISE_ARM",
     "LINKWISE_CACHE",
     "LINKWISE_CHROMIUM",
@@ -54,6 +54,7 @@ const FOREIGN_VARIABLES: [&str; 29] = [
     "LINKWISE_DOCS",
     "LINKWISE_DOCTOR_HOSTS",
     "LINKWISE_DOCTOR_SEEDS",
+    "LINKWISE_FAULTS",
     "LINKWISE_HOSTFILE",
     "LINKWISE_HOST_ORDER",
     "LINKWISE_ITERATIONS",
