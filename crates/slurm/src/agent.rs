@@ -16,19 +16,27 @@ const JOBS_AGE_MAX: Duration = Duration::from_secs(1);
 /// GPUs of an order are not given to another job for this time: questions of one moment offer the same free GPUs.
 const PROMISE: Duration = Duration::from_secs(1);
 
-/// Orders whose GPUs later questions may still offer.
+/// An order whose GPUs later questions may still offer.
+struct Promise {
+    at: Instant,
+    job: u32,
+    /// Nodes and indices.
+    gpus: Vec<(String, Vec<u8>)>,
+}
+
+/// The orders of the last moment.
 #[derive(Default)]
-struct Promises(Vec<(Instant, u32, Vec<(String, Vec<u8>)>)>);
+struct Promises(Vec<Promise>);
 
 impl Promises {
     /// The question without promised GPUs; the question itself if too few are left. O(GPUs).
     fn kept_out(&mut self, ask: &Ask) -> Ask {
-        self.0.retain(|p| p.0.elapsed() < PROMISE);
+        self.0.retain(|p| p.at.elapsed() < PROMISE);
         let held: std::collections::HashSet<(&str, u8)> = self
             .0
             .iter()
-            .filter(|p| p.1 != ask.job)
-            .flat_map(|p| &p.2)
+            .filter(|p| p.job != ask.job)
+            .flat_map(|p| &p.gpus)
             .flat_map(|(node, gpus)| gpus.iter().map(move |g| (node.as_str(), *g)))
             .collect();
         let rest = |(node, gpus): &(String, Vec<u8>)| {
@@ -42,12 +50,12 @@ impl Promises {
 
     fn add(&mut self, job: u32, answer: &ToPlugin) {
         if let ToPlugin::Take(order) = answer {
-            self.0.push((Instant::now(), job, order.clone()));
+            self.0.push(Promise { at: Instant::now(), job, gpus: order.clone() });
         }
     }
 
     fn refused(&mut self, job: u32) {
-        self.0.retain(|p| p.1 != job);
+        self.0.retain(|p| p.job != job);
     }
 }
 
