@@ -204,7 +204,7 @@ impl EngineError {
             EngineError::ModelNotKept(_) => {
                 "make room or grant the right to write; then send the request again only if it has a key, else fit the model again"
             }
-            EngineError::KeptModel(_) => "promote another version, or fit again",
+            EngineError::KeptModel(_) => "promote another version, fit again, or start the server with --model FILE",
             EngineError::KeptAnswer(_) => "send the request under a new key",
             EngineError::State(StateError::JobExists { .. }) => "release the job first, or choose another id",
             EngineError::State(StateError::KeyReused(_)) | EngineError::Store(StoreError::KeyReused(_)) => {

@@ -1,10 +1,12 @@
 //! The words of messages: what the engine says in the words of the command, the server says in those of requests.
 
 /// Parts of messages that name a command's flag, and their words in a request.
-const PHRASES: [(&str, &str); 15] = [
+const PHRASES: [(&str, &str); 17] = [
     ("`--search exact`", "`\"search\": \"exact\"`"),
     ("--search threshold", "`\"search\": \"threshold\"`"),
     ("--model gp", "`\"kind\": \"gp\"`"),
+    ("--model FILE", "a model file"),
+    ("with --host-map", "with a host map,"),
     ("--planner linkwise", "`\"planner\": \"linkwise\"`"),
     ("`linkwise measure --store`", "`linkwise measure`"),
     ("`linkwise cluster init --cluster C --state FILE`", "`linkwise cluster init`"),
