@@ -1,0 +1,494 @@
+//! Places gangs: asks the server, checks its choice, writes the claims.
+
+use super::{ASK_AGAIN, Controller, PAUSE, TICK, micros};
+use crate::ask::{AskError, Choice};
+use crate::claim;
+use crate::device::Device;
+use crate::node;
+use crate::plan::{self, Plan, Room, Wanted};
+use crate::write::{Grant, WriteError, Writer};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::ResourceExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Choices of one gang that have no room on their nodes before it waits.
+const CHOICES_MAX: usize = 8;
+/// Time in which a gang after a failure is passed by others: a failure of this gang alone must not keep them waiting.
+const AFTER_FAILURE: Duration = Duration::from_secs(2);
+/// The server's words for too few free GPUs.
+const NO_ROOM: [&str; 3] = ["not_enough_free", "pods_do_not_fit", "no_split"];
+
+/// When a gang that was not placed is asked for again.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// What was free then, if more free GPUs can help; then any change of them asks at once.
+    free: Option<u64>,
+    until: Instant,
+}
+
+impl Controller {
+    /// Places the first gang that can be placed; true if one was.
+    pub(super) async fn place(&mut self, writer: &Writer<'_>, plan: &Plan) -> bool {
+        let now = Instant::now();
+        self.avoided.retain(|_, until| *until > now);
+        self.refused.retain(|gang, _| plan.wanted.iter().any(|w| w.gang == *gang));
+        let version = free_version(plan);
+        let mut blocked: Option<i32> = None;
+        for wanted in &plan.wanted {
+            if blocked.is_some_and(|priority| wanted.priority <= priority) {
+                continue;
+            }
+            let refused = self.refused.get(&wanted.gang).filter(|r| Instant::now() < r.until);
+            if let Some(refused) = refused.filter(|r| r.free.is_none_or(|free| free == version)) {
+                if refused.free.is_some() {
+                    blocked = blocked.or(self.blocks(plan, wanted));
+                }
+                continue;
+            }
+            self.pulse.beat();
+            let unplaced = match self.place_one(writer, plan, wanted).await {
+                Ok(()) => {
+                    self.refused.remove(&wanted.gang);
+                    return true;
+                }
+                Err(unplaced) => unplaced,
+            };
+            let (free, wait) = match &unplaced {
+                Unplaced::NoRoom(_) => (Some(version), ASK_AGAIN),
+                Unplaced::Waits { .. } => (None, ASK_AGAIN),
+                Unplaced::Failed(_) => (None, AFTER_FAILURE),
+            };
+            self.refused.insert(wanted.gang.clone(), Refusal { free, until: Instant::now() + wait });
+            match unplaced {
+                Unplaced::NoRoom(message) => {
+                    self.say(&wanted.waits(message)).await;
+                    blocked = blocked.or(self.blocks(plan, wanted));
+                }
+                Unplaced::Waits { message, written } => {
+                    self.log_once(format!("{}: {message}", wanted.gang));
+                    self.say(&wanted.waits(message)).await;
+                    // What was written is not in this plan: its GPUs must not be given again.
+                    if written {
+                        return true;
+                    }
+                }
+                Unplaced::Failed(message) => {
+                    (self.log)(&format!("{}: {message}", wanted.gang));
+                    tokio::time::sleep(PAUSE).await;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// The priority up to which nothing may pass a refused gang: it waited long, and would fit if all GPUs were free.
+    fn blocks(&self, plan: &Plan, wanted: &Wanted) -> Option<i32> {
+        let age = jiff::Timestamp::now().duration_since(wanted.since?).as_secs();
+        let long = u64::try_from(age).is_ok_and(|age| age >= self.settings.pass_seconds);
+        let pods: Vec<&Pod> = wanted.pods.iter().filter_map(|w| self.world.pods.get(&w.pod)).collect();
+        let fits =
+            || plan::candidates_if_empty(&self.world, &pods).is_ok_and(|room| fits_empty(plan, wanted, &room.of_pod));
+        (long && fits()).then_some(wanted.priority)
+    }
+
+    async fn place_one(&mut self, writer: &Writer<'_>, plan: &Plan, wanted: &Wanted) -> Result<(), Unplaced> {
+        let pods: Vec<Pod> = wanted.pods.iter().filter_map(|w| self.world.pods.get(&w.pod).cloned()).collect();
+        let claims: Vec<Vec<ResourceClaim>> = wanted
+            .pods
+            .iter()
+            .map(|w| w.claims.iter().filter_map(|(c, _)| self.world.claims.get(c).cloned()).collect())
+            .collect();
+        let pods: Vec<&Pod> = pods.iter().collect();
+        let avoid: BTreeSet<String> =
+            self.avoided.keys().filter(|(gang, _)| *gang == wanted.gang).map(|(_, node)| node.clone()).collect();
+        let room = plan::candidates(&self.world, &pods, &avoid).map_err(Unplaced::NoRoom)?;
+        let job = job_name(wanted, &claims);
+        let (job, choice, devices) = self.choose(plan, wanted, &pods, &room, &job).await?;
+        let mut grants = Vec::new();
+        for ((want, claims), mut devices) in wanted.pods.iter().zip(&claims).zip(devices) {
+            for ((_, need), claim) in want.claims.iter().zip(claims) {
+                let rest = devices.split_off(need.gpus.min(devices.len()));
+                grants.push(Grant { claim, need, devices: std::mem::replace(&mut devices, rest) });
+            }
+        }
+        let begin = Instant::now();
+        match writer.allocate(&grants, &job, &choice.reason, &mut self.world).await {
+            Ok(()) => {
+                self.counters.placed.fetch_add(1, Ordering::Relaxed);
+                self.counters.allocate_us.fetch_add(micros(begin), Ordering::Relaxed);
+                (self.log)(&format!("{} placed as {job}: {}", wanted.gang, choice.reason));
+                Ok(())
+            }
+            // What was written is taken back by the next plan, and the server's job with it.
+            Err(WriteError::Refused { what, code, said }) if code != 429 => {
+                Err(Unplaced::Waits { message: format!("the API refuses: {what}: {said}"), written: true })
+            }
+            Err(e) => {
+                self.unsure |= matches!(e, WriteError::Silent(_));
+                Err(Unplaced::Failed(e.to_string()))
+            }
+        }
+    }
+
+    /// Asks until the choice has room on its nodes: the decision's name, the choice, and its devices by pod.
+    async fn choose<'p>(
+        &mut self,
+        plan: &'p Plan,
+        wanted: &Wanted,
+        pods: &[&Pod],
+        room: &Room,
+        job: &str,
+    ) -> Result<(String, Choice, Vec<Vec<&'p Device>>), Unplaced> {
+        let usable = plan.inventory.devices().filter(|d| d.out.is_none() && plan.held.is_free(d));
+        let mut free: Vec<&Device> = usable.filter(|d| room.left.contains_key(&d.node)).collect();
+        let unknown = free.iter().filter(|d| self.server.name(&d.uuid).is_none()).count();
+        if unknown > 0 && self.named.is_some_and(|at| at.elapsed() > TICK) {
+            self.named = None; // read the names again at the next round
+        }
+        free.retain(|d| self.server.name(&d.uuid).is_some());
+        let gpus: Vec<usize> = wanted.pods.iter().map(|p| p.gpus).collect();
+        let total: usize = gpus.iter().sum();
+        let asked: Vec<node::Amounts> = pods.iter().map(|p| node::requests(p)).collect();
+        let one = room.is_one();
+        if !one {
+            // The server knows no nodes of single pods: a node offers no more GPUs than the pods that may run on it ask for.
+            let mut most: BTreeMap<&str, usize> = BTreeMap::new();
+            for (nodes, n) in room.of_pod.iter().zip(&gpus) {
+                nodes.iter().for_each(|node| *most.entry(node).or_default() += n);
+            }
+            offer(&mut free, &most);
+        }
+        let mut fitted = false;
+        for attempt in 0..CHOICES_MAX {
+            if free.len() < total {
+                let more = if unknown > 0 {
+                    format!("; the server does not know the UUIDs of {unknown} more")
+                } else {
+                    String::new()
+                };
+                return Err(Unplaced::NoRoom(format!(
+                    "needs {total} GPUs; {} are free where its pods can run{more}",
+                    free.len()
+                )));
+            }
+            let names: Vec<String> = free.iter().filter_map(|d| self.server.name(&d.uuid).map(str::to_owned)).collect();
+            let begin = Instant::now();
+            self.counters.asked.fetch_add(1, Ordering::Relaxed);
+            let job = if attempt == 0 { job.to_owned() } else { format!("{job}.{attempt}") };
+            self.known.insert(job.clone()); // the answer may be lost
+            self.pulse.beat();
+            let choice = self.server.allocate(&job, &gpus, &names).await;
+            self.counters.ask_us.fetch_add(micros(begin), Ordering::Relaxed);
+            let choice = match choice {
+                Ok(choice) => choice,
+                Err(AskError::Refused { code, detail, .. }) if NO_ROOM.contains(&code.as_str()) => {
+                    return Err(Unplaced::NoRoom(format!("linkwise's server: {detail}")));
+                }
+                Err(e @ AskError::Refused { .. }) => {
+                    return Err(Unplaced::Waits { message: e.to_string(), written: false });
+                }
+                Err(e) => return Err(Unplaced::Failed(e.to_string())),
+            };
+            let devices = match checked(plan, &free, &gpus, &choice) {
+                Ok(devices) => devices,
+                Err(message) => {
+                    let _ = self.server.release(&job).await;
+                    return Err(Unplaced::Waits { message, written: false });
+                }
+            };
+            let devices = if one { Some(devices) } else { assigned(devices, &room.of_pod) };
+            let Some(devices) = devices else {
+                let _ = self.server.release(&job).await;
+                let most = if fitted { None } else { by_hand(&free, &gpus, &room.of_pod) };
+                let Some(most) = most else {
+                    return Err(Unplaced::NoRoom(
+                        "its pods select different nodes, and no choice of free GPUs has each pod on one of its own; give \
+                         all pods the same node selectors, or wait for free GPUs"
+                            .into(),
+                    ));
+                };
+                offer(&mut free, &most);
+                fitted = true;
+                continue;
+            };
+            let mut left = room.left.clone();
+            let mut full: BTreeSet<String> = BTreeSet::new();
+            for (devices, asked) in devices.iter().zip(&asked) {
+                let Some(node) = devices.first().map(|d| d.node.clone()) else { continue };
+                let has = left.entry(node.clone()).or_default();
+                if node::lacks(has, &node::Amounts::new(), asked).is_some() {
+                    full.insert(node);
+                    continue;
+                }
+                for (what, n) in asked {
+                    *has.entry(what.clone()).or_default() -= n;
+                }
+            }
+            if full.is_empty() {
+                match partitioned(plan, wanted, &devices) {
+                    Ok(None) => return Ok((job, choice, devices)),
+                    Ok(Some(devices)) => {
+                        let names =
+                            devices.iter().flatten().filter_map(|d| self.server.name(&d.uuid).map(str::to_owned));
+                        let names: Vec<String> = names.collect();
+                        let recorded = async {
+                            self.server.release(&job).await?;
+                            self.server.record(&job, &names).await
+                        };
+                        return match recorded.await {
+                            Ok(()) => Ok((job, choice, devices)),
+                            Err(e) => Err(Unplaced::Failed(e.to_string())),
+                        };
+                    }
+                    Err(node) => {
+                        let _ = self.server.release(&job).await;
+                        free.retain(|d| d.node != node);
+                        continue;
+                    }
+                }
+            }
+            // Offer these nodes only as many GPUs as their room has pods for.
+            let _ = self.server.release(&job).await;
+            for node in full {
+                let fitting: usize =
+                    devices.iter().filter(|d| d.first().is_some_and(|d| d.node == node)).map(Vec::len).sum();
+                let most = fitting.saturating_sub(gpus.iter().copied().min().unwrap_or(1));
+                let mut kept = 0;
+                free.retain(|d| {
+                    kept += usize::from(d.node == node);
+                    d.node != node || kept <= most
+                });
+            }
+        }
+        Err(Unplaced::NoRoom(format!("{CHOICES_MAX} choices had too little CPU, memory or pods on their nodes")))
+    }
+}
+
+/// Why a gang was not placed.
+enum Unplaced {
+    /// It waits until GPUs or nodes are free.
+    NoRoom(String),
+    /// This gang is refused, and others need not be: missing rights, a policy, a choice that breaks the rules.
+    Waits {
+        /// Why, in words.
+        message: String,
+        /// True if claims may be written: the plan is no longer true.
+        written: bool,
+    },
+    /// The API or the server does not answer, or the lease is lost.
+    Failed(String),
+}
+
+/// Keeps at most so many GPUs of each node.
+fn offer(free: &mut Vec<&Device>, most: &BTreeMap<&str, usize>) {
+    let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
+    free.retain(|d| {
+        let n = kept.entry(&d.node).or_default();
+        *n += 1;
+        *n <= most.get(d.node.as_str()).copied().unwrap_or(0)
+    });
+}
+
+/// The devices of a choice in another order: each pod gets as many as before, on one of its own nodes; none if there is no such order. A maximum
+/// matching by augmenting paths: O(pods²) where most pods agree.
+fn assigned<'p>(choice: Vec<Vec<&'p Device>>, nodes: &[Arc<BTreeSet<String>>]) -> Option<Vec<Vec<&'p Device>>> {
+    fn augment(pod: usize, fits: &dyn Fn(usize, usize) -> bool, seen: &mut [bool], of: &mut [Option<usize>]) -> bool {
+        for group in 0..of.len() {
+            if !seen[group] && fits(pod, group) {
+                seen[group] = true;
+                if of[group].is_none_or(|other| augment(other, fits, seen, of)) {
+                    of[group] = Some(pod);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+    let fits = |pod: usize, group: usize| {
+        choice[group].len() == choice[pod].len() && choice[group].first().is_none_or(|d| nodes[pod].contains(&d.node))
+    };
+    let mut of = vec![None; choice.len()];
+    for pod in 0..choice.len() {
+        if !augment(pod, &fits, &mut vec![false; choice.len()], &mut of) {
+            return None;
+        }
+    }
+    let mut ordered = vec![Vec::new(); choice.len()];
+    for (group, pod) in choice.into_iter().zip(of) {
+        ordered[pod?] = group;
+    }
+    Some(ordered)
+}
+
+/// GPUs to offer of each node, so that every pod can be on one of its own: pods with few nodes first, each on the fullest node that has enough.
+fn by_hand<'n>(
+    free: &[&Device],
+    gpus: &[usize],
+    nodes: &'n [Arc<BTreeSet<String>>],
+) -> Option<BTreeMap<&'n str, usize>> {
+    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    free.iter().for_each(|d| *left.entry(&d.node).or_default() += 1);
+    let mut order: Vec<usize> = (0..gpus.len()).collect();
+    order.sort_by_key(|i| (nodes[*i].len(), std::cmp::Reverse(gpus[*i])));
+    let mut most: BTreeMap<&str, usize> = BTreeMap::new();
+    for i in order {
+        let has = |node: &&String| left.get(node.as_str()).copied().filter(|n| *n >= gpus[i]);
+        let node = nodes[i].iter().filter(|n| has(n).is_some()).min_by_key(|n| has(n))?;
+        *left.get_mut(node.as_str())? -= gpus[i];
+        *most.entry(node).or_default() += gpus[i];
+    }
+    Some(most)
+}
+
+/// The devices of a choice: free ones, as many as were asked for, of one node per pod, each once. The server is trusted with the choice, not with the rules.
+fn checked<'p>(
+    plan: &'p Plan,
+    free: &[&'p Device],
+    gpus: &[usize],
+    choice: &Choice,
+) -> Result<Vec<Vec<&'p Device>>, String> {
+    let wrong = |what: &str| format!("the server's choice {what}; nothing was written");
+    if choice.pods.len() != gpus.len() {
+        return Err(wrong("has another number of pods"));
+    }
+    let free: BTreeSet<&str> = free.iter().map(|d| d.uuid.as_str()).collect();
+    let mut seen = BTreeSet::new();
+    let mut all = Vec::new();
+    for (pod, n) in choice.pods.iter().zip(gpus) {
+        let devices: Vec<&Device> = pod.iter().filter_map(|u| plan.inventory.get(u)).collect();
+        if devices.len() != *n || pod.len() != *n {
+            return Err(wrong("has another number of GPUs than was asked for"));
+        }
+        if let Some(d) = devices.iter().find(|d| !free.contains(d.uuid.as_str()) || !seen.insert(d.uuid.as_str())) {
+            return Err(wrong(&format!("has {}, which is not free", d.uuid)));
+        }
+        if devices.iter().any(|d| d.node != devices[0].node) {
+            return Err(wrong("has a pod on two nodes"));
+        }
+        all.push(devices);
+    }
+    Ok(all)
+}
+
+/// The devices of every pod with those of each claim moved to a partition of Fabric Manager; none if all are where they must be. The error is a node
+/// without a fitting partition.
+fn partitioned<'p>(
+    plan: &'p Plan,
+    wanted: &Wanted,
+    devices: &[Vec<&'p Device>],
+) -> Result<Option<Vec<Vec<&'p Device>>>, String> {
+    if devices.iter().flatten().all(|d| d.partitions.is_empty()) {
+        return Ok(None);
+    }
+    let mut taken = BTreeSet::new();
+    let mut all = Vec::new();
+    for (want, devices) in wanted.pods.iter().zip(devices) {
+        let mut rest = &devices[..];
+        let mut of_pod = Vec::new();
+        for (_, need) in &want.claims {
+            let (chosen, later) = rest.split_at(need.gpus.min(rest.len()));
+            rest = later;
+            let usable = |d: &Device| d.out.is_none() && plan.held.is_free(d);
+            let found = crate::partition::obey(&plan.inventory, chosen, usable, &taken);
+            let found = found.ok_or_else(|| chosen.first().map(|d| d.node.clone()).unwrap_or_default())?;
+            taken.extend(found.iter().map(|d| d.uuid.clone()));
+            of_pod.extend(found);
+        }
+        all.push(of_pod);
+    }
+    let same = all.iter().flatten().map(|d| &d.uuid).eq(devices.iter().flatten().map(|d| &d.uuid));
+    Ok((!same).then_some(all))
+}
+
+/// The name of a decision: the same for the same claims at the same versions, so that a repeated question has the same answer, and another one after any
+/// write.
+fn job_name(wanted: &Wanted, claims: &[Vec<ResourceClaim>]) -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for c in claims.iter().flatten() {
+        for part in [c.uid(), c.resource_version()] {
+            for byte in part.unwrap_or_default().bytes().chain([0]) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            }
+        }
+    }
+    claim::job_name(&wanted.gang.namespace, &wanted.gang.name, hash)
+}
+
+/// A number that changes with the free GPUs.
+fn free_version(plan: &Plan) -> u64 {
+    let free = plan.inventory.devices().filter(|d| d.out.is_none() && plan.held.is_free(d));
+    free.fold(0xcbf2_9ce4_8422_2325, |hash, d| {
+        d.uuid.bytes().fold(hash, |hash: u64, b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+    })
+}
+
+/// Would the gang fit on its nodes if every GPU were free? First fit, largest pods first.
+fn fits_empty(plan: &Plan, wanted: &Wanted, of_pod: &[Arc<BTreeSet<String>>]) -> bool {
+    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    for d in plan.inventory.devices().filter(|d| d.out.is_none()) {
+        *nodes.entry(&d.node).or_default() += 1;
+    }
+    let mut pods: Vec<(usize, &BTreeSet<String>)> =
+        wanted.pods.iter().map(|p| p.gpus).zip(of_pod.iter().map(|n| &**n)).collect();
+    pods.sort_by_key(|(n, of)| (std::cmp::Reverse(*n), of.len()));
+    pods.into_iter().all(|(n, of)| match nodes.iter_mut().find(|(node, left)| **left >= n && of.contains(**node)) {
+        Some((_, left)) => {
+            *left -= n;
+            true
+        }
+        None => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Inventory;
+    use serde_json::json;
+
+    fn inventory() -> Inventory {
+        let slices = ["n0", "n1", "n2"].map(|node| {
+            let device =
+                |g: u8| json!({"name": format!("gpu-{g}"), "attributes": {"uuid": {"string": format!("{node}-{g}")}}});
+            serde_json::from_value(json!({"metadata": {"name": node}, "spec": {"driver": "d", "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                "devices": (0..4).map(device).collect::<Vec<_>>()}}))
+            .unwrap()
+        });
+        Inventory::of(&slices, "d")
+    }
+
+    fn nodes(of: &[&[&str]]) -> Vec<Arc<BTreeSet<String>>> {
+        of.iter().map(|names| Arc::new(names.iter().map(|n| (*n).to_owned()).collect())).collect()
+    }
+
+    #[test]
+    fn pods_that_select_different_nodes_get_the_gpus_of_their_own() {
+        let inventory = inventory();
+        let get = |uuids: &[&str]| uuids.iter().map(|u| inventory.get(u).unwrap()).collect::<Vec<_>>();
+        let choice = vec![get(&["n0-0", "n0-1"]), get(&["n1-0", "n1-1"]), get(&["n2-0"])];
+        let own = nodes(&[&["n0", "n1"], &["n0"], &["n2"]]);
+        let found = assigned(choice.clone(), &own).unwrap();
+        assert_eq!(found.iter().map(|g| g[0].uuid.as_str()).collect::<Vec<_>>(), ["n1-0", "n0-0", "n2-0"]);
+        assert_eq!(assigned(choice.clone(), &nodes(&[&["n0"], &["n0"], &["n2"]])), None);
+        // The third has one GPU: it cannot change with a pod of two.
+        assert_eq!(assigned(choice, &nodes(&[&["n0", "n1"], &["n2"], &["n0"]])), None);
+    }
+
+    #[test]
+    fn a_node_offers_what_its_pods_can_use() {
+        let inventory = inventory();
+        let mut free: Vec<&Device> = inventory.devices().collect();
+        let own = nodes(&[&["n0", "n1"], &["n0"]]);
+        let most = by_hand(&free, &[2, 3], &own).unwrap();
+        assert_eq!(most, BTreeMap::from([("n0", 3), ("n1", 2)]));
+        offer(&mut free, &most);
+        assert_eq!(free.iter().map(|d| d.uuid.as_str()).collect::<Vec<_>>(), ["n0-0", "n0-1", "n0-2", "n1-0", "n1-1"]);
+        assert_eq!(by_hand(&free, &[3, 3], &own), None);
+    }
+}

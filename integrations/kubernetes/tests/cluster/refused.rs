@@ -1,0 +1,170 @@
+//! What one pod, one claim or one policy refuses stops no other gang; and what a fence must do.
+
+use crate::common::*;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use linkwise_kubernetes::leader::Leadership;
+use linkwise_kubernetes::names::{CONDITION, JOB, TERM};
+use linkwise_kubernetes::world::World;
+use linkwise_kubernetes::write::Writer;
+use linkwise_kubernetes::{Settings, claim};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+async fn message(lab: &Lab, pod: &str) -> Option<String> {
+    let status = lab.pods("a").get(pod).await.ok()?.status?;
+    status.conditions?.into_iter().find(|c| c.type_ == CONDITION)?.message
+}
+
+async fn remove(lab: &Lab, namespace: &str, names: &[&str]) {
+    for name in names {
+        delete_pod(lab, namespace, name).await;
+        let _ = lab.claims(namespace).delete(name, &DeleteParams::default()).await;
+    }
+}
+
+#[test]
+fn a_gated_pod_where_the_controller_has_no_rights_stops_nothing() {
+    let name = "a_gated_pod_where_the_controller_has_no_rights_stops_nothing";
+    let Some(lab) = lab(name) else { return };
+    if lab.account == "admin" {
+        println!("SKIP {name}: no Helm, so nobody has the rights of the chart: scripts/build-helm.sh builds it");
+        return;
+    }
+    lab.runtime.block_on(async {
+        make_gang(&lab, "c", "foreign", &[1], json!({})).await;
+        // As the chart starts it, and with the rights of the chart but without its list of namespaces.
+        for (gang, in_namespace) in [("named", lab.settings().in_namespace), ("all", Vec::new())] {
+            let all = in_namespace.is_empty();
+            let controller = Controller::start(&lab, lab.acting.clone(), Settings { in_namespace, ..lab.settings() });
+            make_gang(&lab, "a", gang, &[4, 2], json!({})).await;
+            bound(&lab, "a", gang, 2).await;
+            let log = controller.log();
+            assert_eq!(log.matches("not touched: claim c/foreign-0").count(), usize::from(all), "{log}");
+            let foreign = lab.claims("c").get("foreign-0").await.unwrap();
+            assert!(!claim::is_allocated(&foreign) && !foreign.annotations().contains_key(TERM));
+            remove(&lab, "a", &[&format!("{gang}-0"), &format!("{gang}-1")]).await;
+            all_released(&lab).await;
+        }
+        remove(&lab, "c", &["foreign-0"]).await;
+    });
+}
+
+#[test]
+fn a_gang_that_the_api_refuses_says_so_and_others_are_placed() {
+    let Some(lab) = lab("a_gang_that_the_api_refuses_says_so_and_others_are_placed") else { return };
+    lab.runtime.block_on(async {
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(lab.client.clone());
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(lab.client.clone());
+        let rules = json!([{"apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["resourceclaims/status"]}]);
+        make(&policies, json!({"metadata": {"name": "denied"}, "spec": {"failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": rules},
+            "validations": [{"expression": "object.metadata.name != 'denied-1'", "message": "a policy of the site"}]}})).await;
+        make(&bindings, json!({"metadata": {"name": "denied"}, "spec": {"policyName": "denied", "validationActions": ["Deny"]}})).await;
+        make_gang(&lab, "a", "denied", &[2, 2], json!({})).await;
+        until("the policy holds", || async {
+            let patch = Patch::Merge(json!({"status": {"reservedFor": null}}));
+            let dry = PatchParams { dry_run: true, ..PatchParams::default() };
+            lab.claims("a").patch_status("denied-1", &dry, &patch).await.err()
+        })
+        .await;
+        // The older gang comes first each time, and half of its claims are allocated before the policy refuses.
+        let _controller = Controller::start(&lab, lab.acting.clone(), lab.settings());
+        until("the server was asked for the gang", || async { message(&lab, "denied-0").await }).await;
+        for gang in ["next", "last"] {
+            make_gang(&lab, "a", gang, &[8, 8], json!({})).await;
+            bound(&lab, "a", gang, 2).await;
+        }
+        assert_eq!(gated(&lab, "a").await, 2);
+        until("the pod has the policy's words", || async {
+            message(&lab, "denied-0").await.filter(|m| m.contains("a policy of the site"))
+        })
+        .await;
+        bindings.delete("denied", &DeleteParams::default()).await.unwrap();
+        policies.delete("denied", &DeleteParams::default()).await.unwrap();
+        remove(&lab, "a", &["next-0", "next-1", "last-0", "last-1"]).await;
+        bound(&lab, "a", "denied", 2).await;
+        remove(&lab, "a", &["denied-0", "denied-1"]).await;
+        all_released(&lab).await;
+    });
+}
+
+#[test]
+fn a_claim_with_a_job_that_is_none_stops_nothing() {
+    let Some(lab) = lab("a_claim_with_a_job_that_is_none_stops_nothing") else { return };
+    lab.runtime.block_on(async {
+        let mut odd = gpu_claim("odd", 1);
+        odd["metadata"]["annotations"] = json!({JOB: "a b"});
+        make(&lab.claims("b"), odd).await;
+        let allocation = |of: Value| Patch::Merge(json!({"status": {"allocation": of}}));
+        let results = json!([{"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n0", "device": "gpu-0"}]);
+        let taken = json!({"allocationTimestamp": "2026-11-21T00:00:00Z", "devices": {"results": results}});
+        lab.claims("b").patch_status("odd", &PatchParams::default(), &allocation(taken)).await.unwrap();
+        let _controller = Controller::start(&lab, lab.acting.clone(), lab.settings());
+        make_gang(&lab, "a", "beside", &[8, 8, 8], json!({})).await;
+        let on = bound(&lab, "a", "beside", 3).await;
+        assert!(on.values().all(|n| n != "n0"), "{on:?}");
+        assert_eq!(lab.linkwise.jobs().len(), 1, "{:?}", lab.linkwise.jobs());
+        lab.claims("b").patch_status("odd", &PatchParams::default(), &allocation(json!(null))).await.unwrap();
+        remove(&lab, "b", &["odd"]).await;
+        remove(&lab, "a", &["beside-0", "beside-1", "beside-2"]).await;
+        all_released(&lab).await;
+    });
+}
+
+#[test]
+fn pods_that_select_different_nodes_are_placed_together() {
+    let Some(lab) = lab("pods_that_select_different_nodes_are_placed_together") else { return };
+    lab.runtime.block_on(async {
+        let _controller = Controller::start(&lab, lab.acting.clone(), lab.settings());
+        for (i, node) in ["n0", "n1", "n1"].into_iter().enumerate() {
+            let of = format!("apart-{i}");
+            make(&lab.claims("a"), gpu_claim(&of, 2)).await;
+            let selector = json!({"nodeSelector": {"kubernetes.io/hostname": node}});
+            make(&lab.pods("a"), pod(&of, "apart", 3, Some(&of), selector)).await;
+        }
+        let on = bound(&lab, "a", "apart", 3).await;
+        assert_eq!(on.values().collect::<Vec<_>>(), ["n0", "n1", "n1"]);
+        let of_claims: BTreeSet<String> =
+            lab.claims("a").list(&Default::default()).await.unwrap().items.iter().flat_map(devices).collect();
+        assert_eq!(of_claims, devices_of(lab.linkwise.jobs().values().next().unwrap()));
+        remove(&lab, "a", &["apart-0", "apart-1", "apart-2"]).await;
+        all_released(&lab).await;
+    });
+}
+
+#[test]
+fn every_fence_makes_a_late_write_fail_and_needs_no_right_to_read() {
+    let Some(lab) = lab("every_fence_makes_a_late_write_fail_and_needs_no_right_to_read") else { return };
+    lab.runtime.block_on(async {
+        make_gang(&lab, "a", "late", &[1], json!({})).await;
+        let leadership = Leadership::always(1);
+        let writer =
+            Writer { client: lab.acting.clone(), leadership: &leadership, pulse: Default::default(), calls: 0.into() };
+        let mut world = World::default();
+        world.claims.put(lab.claims("a").get("late-0").await.unwrap());
+        world.pods.put(lab.pods("a").get("late-0").await.unwrap());
+        let of = ("a".to_owned(), "late-0".to_owned());
+        for round in 0..3 {
+            // The decision of a write that has got no answer yet. The second time its annotations are those of the term already.
+            let late = claim::prepare(world.claims.get(&of).unwrap(), "k8s:a:late:1", "1");
+            // Somebody else writes meanwhile: the list of the leader is old.
+            let note = Patch::Merge(json!({"metadata": {"annotations": {"note": round.to_string()}}}));
+            if round == 1 {
+                lab.claims("a").patch("late-0", &PatchParams::default(), &note).await.unwrap();
+            }
+            assert_eq!(writer.fence(&mut world, |_| true).await.unwrap().touched, 1);
+            let sent = lab.claims("a").patch("late-0", &PatchParams::default(), &Patch::Merge(late)).await;
+            assert!(matches!(&sent, Err(kube::Error::Api(e)) if e.code == 409), "{round}: {sent:?}");
+            let again = claim::prepare(world.claims.get(&of).unwrap(), "k8s:a:late:1", "1");
+            let now = lab.claims("a").patch("late-0", &PatchParams::default(), &Patch::Merge(again)).await.unwrap();
+            world.claims.put(now);
+        }
+        // In a namespace that is not placed nothing is touched.
+        assert_eq!(writer.fence(&mut world, |_| false).await.unwrap().touched, 0);
+        let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        lab.claims("a").patch("late-0", &PatchParams::default(), &none).await.unwrap();
+        remove(&lab, "a", &["late-0"]).await;
+    });
+}
