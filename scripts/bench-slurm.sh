@@ -4,8 +4,8 @@
 #
 #   scripts/bench-slurm.sh [JOBS [NODES [COMPRESSION]]]      default: 2000 jobs, 8 nodes, time 200 times shorter; about 40 minutes on 2 idle cores
 #
-# The shape of the trace is that of GPU jobs of Helios (Hu et al., SC 2021: half of the jobs have one GPU, 3.7 GPUs on average, durations of 206 s in
-# the median and 6,652 s on average); crates/linkwise/tests/common/slurm_trace.rs draws it. Segments of 250 jobs run in the order with, without,
+# The trace is synthetic: many jobs of one GPU, few large ones, durations with a long tail (crates/linkwise/tests/common/slurm/trace.rs). No published
+# trace is reproduced. Segments of 250 jobs run in the order with, without,
 # without, with. One JSON line per run goes to out/bench-slurm.jsonl; a run that is there already is not repeated, so the command goes on where it
 # was cut off. Needs root and apt-get, or an installed Slurm; see docs/slurm.md.
 set -euo pipefail

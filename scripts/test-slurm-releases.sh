@@ -21,7 +21,7 @@ for suite in "$@"; do
   system=$(scripts/slurm-root.sh "$suite")
   release=$(scripts/slurm-in-root.sh "$system" slurmctld -V)
   log=$(mktemp)
-  if scripts/slurm-in-root.sh "$system" "$program" jobs_of_a_real_slurm --nocapture --test-threads=1 >"$log" 2>&1 && ! grep -q '^SKIP' "$log"; then
+  if scripts/slurm-in-root.sh "$system" "$program" jobs_of_a_real_slurm segments_of_blocks --nocapture --test-threads=1 >"$log" 2>&1 && ! grep -q '^SKIP' "$log"; then
     say "$suite, $release: passed: $(grep -m 1 'ran on linkwise' "$log")"
   else
     tail -n "${LINKWISE_TEST_SLURM_LINES:-40}" "$log"

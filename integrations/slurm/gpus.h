@@ -10,6 +10,19 @@ static void *gpus_in(SHIM_LIST list)
 	return g ? g->gres_data : NULL;
 }
 
+/* True if a node of the partition has not yet told a new controller its GPUs. Slurm forgets the GPUs of a job that it starts on such a node: no
+ * device in the job, and GPUs that stay taken after its end. O(nodes). */
+static bool is_registering(part_record_t *part)
+{
+	for (int i = 0; i < node_record_count; i++) {
+		node_record_t *node = bit_test(part->node_bitmap, i) && bit_test(avail_node_bitmap, i) ? node_record_table_ptr[i] : NULL;
+		gres_node_state_t *ns = node && !IS_NODE_POWERED_DOWN(node) && !IS_NODE_POWERING_UP(node) ? gpus_in(node->gres_list) : NULL;
+		if (ns && ns->gres_cnt_config && ns->gres_cnt_found == NO_VAL64)
+			return true;
+	}
+	return false;
+}
+
 /* The number of GPUs that the job gets at least. */
 static uint64_t gpus_asked(job_record_t *j, gres_job_state_t *g)
 {

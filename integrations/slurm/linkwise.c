@@ -26,16 +26,16 @@ const char plugin_type[] = "burst_buffer/linkwise";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 const char linkwise_built_for[] = "linkwise-built-for-slurm=" SLURM_VERSION_STRING;	/* `linkwise slurm check` looks for it */
 
-enum { ASKS_MAX = 4096, ANSWER_KEPT_MS = 60000, PAUSE_MAX_MS = 300000 };
+enum { ASKS_MAX = 4096, ANSWER_KEPT_MS = 60000, PAUSE_MAX_MS = 300000, REGISTERING_MAX_MS = 30000, SECOND_MS = 1000 };
 typedef struct { enum { EMPTY, ASKED, ANSWERED } state; uint32_t job, seq; int64_t at_ms; uint64_t print; bitstr_t *allowed; char part[64], why[96]; } ask_t;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static ask_t asks[ASKS_MAX];
 static uint32_t seq_last, failures;
-static int64_t silence_ms, paused_until_ms;
+static int64_t silence_ms, paused_until_ms, started_ms;
 static unsigned long long n_asked, n_taken, n_refused, n_ordinary, n_rubbish, n_misplaced;
 static pthread_t thread;
-static volatile bool running;
+static volatile bool running, awaits_nodes;
 static __thread bool starting, immediate;
 static char path[sizeof(((struct sockaddr_un *) 0)->sun_path)];
 
@@ -45,7 +45,7 @@ static const char *unserved(job_record_t *j, gres_job_state_t *g)
 	job_details_t *d = j->details;
 	return j->magic != JOB_MAGIC || !d || d->magic != DETAILS_MAGIC ? "built with headers of another Slurm" : !j->part_ptr || immediate ? "--immediate" : !g || list_count(j->gres_list_req) != 1 ? "another GRES than gpu" :
 	       j->het_job_id ? "heterogeneous job" : j->fed_details ? "federated job" : j->license_list ? "licenses" : j->deadline ? "--deadline" :
-	       j->time_min ? "--time-min" : j->req_switch ? "--switches" : (j->bit_flags & JOB_MAGNETIC) ? "magnetic reservation" :
+	       j->time_min ? "--time-min" : (j->bit_flags & JOB_MAGNETIC) ? "magnetic reservation" :
 	       d->features || d->prefer ? "--constraint or --prefer" : d->whole_node > 1 ? "--exclusive=user or mcs" : d->contiguous ? "--contiguous" :
 	       d->expanding_jobid ? "expands a job" : g->gres_per_socket ? "--gpus-per-socket" : SHIM_ASKS_MORE(j) ? "--ntasks-per-gpu or --segment" :
 	       j->comment && strstr(j->comment, "linkwise=off") ? "linkwise=off" : NULL;
@@ -59,10 +59,10 @@ static uint64_t question(job_record_t *j, gres_job_state_t *g, bitstr_t *nodes, 
 	char *comma = "", *policy = j->comment ? strstr(j->comment, "linkwise=") : NULL;
 	put("ask %u %u ", j->job_id, seq);
 	size_t begin = out_b;
-	put("part=%s gpus=%llu job=%llu node=%llu task=%llu tasks=%u tasks_per_node=%u nodes=%u-%u set=%d exclusive=%d type=%s policy=%.*s must=%s free=",
+	put("part=%s gpus=%llu job=%llu node=%llu task=%llu tasks=%u tasks_per_node=%u nodes=%u-%u switches=%u set=%d exclusive=%d type=%s policy=%.*s must=%s free=",
 	    j->part_ptr->name, (unsigned long long) gpus_asked(j, g), (unsigned long long) g->gres_per_job, (unsigned long long) g->gres_per_node,
 	    (unsigned long long) g->gres_per_task, d->num_tasks == NO_VAL ? 0 : d->num_tasks, d->ntasks_per_node == NO_VAL16 ? 0 : d->ntasks_per_node,
-	    d->min_nodes, d->max_nodes, (j->bit_flags & JOB_NTASKS_SET) != 0, is_whole(j), g->type_name ? g->type_name : "",
+	    d->min_nodes, d->max_nodes, j->req_switch == NO_VAL ? 0 : j->req_switch, (j->bit_flags & JOB_NTASKS_SET) != 0, is_whole(j), g->type_name ? g->type_name : "",
 	    policy ? (int) MIN(40, strspn(policy + 9, "abcdefghijklmnopqrstuvwxyz0123456789=%.-")) : 0, policy ? policy + 9 : "", d->req_nodes ? d->req_nodes : "");
 	for (int i = 0; i < node_record_count; i++) {
 		gres_node_state_t *ns = bit_test(nodes, i) && node_record_table_ptr[i] ? gpus_in(node_record_table_ptr[i]->gres_list) : NULL;
@@ -109,6 +109,8 @@ extern int bb_p_job_test_stage_in(job_record_t *j, bool test_only)
 	uint64_t print;
 	int64_t now = now_ms();
 	int rc = 0;
+	if (now - started_ms < REGISTERING_MAX_MS && j->magic == JOB_MAGIC && j->part_ptr && is_registering(j->part_ptr))
+		return awaits_nodes = true, 0;
 	if (why)
 		return ordinary(j, why);
 	bitstr_t *nodes = bit_copy(j->part_ptr->node_bitmap);
@@ -276,7 +278,9 @@ static bool obey(char *line)
 
 static void *serve(void *x)
 {
-	while (running) {
+	for (int64_t tried_ms = 0; running;) {
+		if (awaits_nodes && now_ms() - tried_ms > SECOND_MS)
+			awaits_nodes = false, tried_ms = now_ms(), queue_job_scheduler();
 		pthread_mutex_lock(&mu);
 		bool more = flush();
 		pthread_mutex_unlock(&mu);
@@ -302,7 +306,7 @@ extern int init(void)
 	option(slurm_conf.slurmctld_params, "linkwise_socket=", path, sizeof(path));
 	option(slurm_conf.slurmctld_params, "linkwise_silence=", seconds, sizeof(seconds));
 	silence_ms = 1000 * MAX(1, MIN(atoi(seconds), 60));
-	running = listen_at(path);
+	started_ms = now_ms(), running = listen_at(path);
 	if (!running || pthread_create(&thread, NULL, serve, NULL))
 		running = false, error("linkwise: no socket at %s: %m; jobs go the ordinary way", path);
 	else

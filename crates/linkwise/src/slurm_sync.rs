@@ -3,11 +3,12 @@
 use crate::slurm_programs::{self, PROGRAM_TIME_MAX};
 use console::Failure;
 use import::SiteFile;
-use import::switches::{NetworkOptions, Wiring};
+use import::site::{self, Books, Node, SiteError, TypeOf};
+use import::switches::Wiring;
 use slurm::{books, gres};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use topology::{Cluster, Host, HostType, Network, NetworkClass, catalog, count, file, names, read};
+use topology::{Cluster, Host, HostType, count, file, names, read};
 
 /// Arguments of `linkwise slurm sync`.
 #[derive(clap::Args)]
@@ -72,9 +73,7 @@ pub fn run(a: &Sync) -> Result<(), Failure> {
     };
     let facts = facts(a)?;
     let (cluster, differences) = merged(a, old.as_ref(), &nodes, &facts)?;
-    cluster.check().map_err(|e| {
-        Failure::input(format!("{e}; if nodes were added or removed, name their switches with --topology"))
-    })?;
+    cluster.check().map_err(Failure::input)?;
     if old.is_some() {
         differences.iter().for_each(|d| console::say(&d));
     }
@@ -134,7 +133,7 @@ fn read_nodes(folder: &Path, facts: &mut Facts) -> Result<(), Failure> {
     for path in paths {
         let (name, file) =
             (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), path.display().to_string());
-        let text = |max| files::read_text(&path, max);
+        let text = |max| files::read_regular_text(&path, max);
         match path.extension().and_then(|e| e.to_str()) {
             Some("topo") => {
                 let reading = read::read(&text(read::FILE_SIZE_MAX)?, &file)?;
@@ -152,6 +151,9 @@ fn read_nodes(folder: &Path, facts: &mut Facts) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Slurm's books.
+const BOOKS: Books = Books { scheduler: "Slurm", node_name: names::slurm::node_name };
+
 /// The cluster that the file should have, and its differences from the one that it has.
 fn merged(
     a: &Sync,
@@ -159,88 +161,53 @@ fn merged(
     nodes: &[books::Node],
     facts: &Facts,
 ) -> Result<(Cluster, Vec<String>), Failure> {
-    let mut cluster = old.cloned().unwrap_or_default();
-    let mut differences = Vec::new();
+    let listed = nodes.iter().map(|n| Ok(Node { uuids: uuids(n, facts)?, ..site_node(a, n, facts) }));
+    let listed = listed.collect::<Result<Vec<Node>, Failure>>()?;
+    let wiring = facts.wiring.as_ref().map(|(w, name)| (w, name.as_str()));
+    let made = site::update(old, &listed, wiring, BOOKS).map_err(|e| match e {
+        SiteError::Gpus { .. } => Failure::impossible(e.to_string()),
+        SiteError::Gone => {
+            Failure::input("nodes are gone and the file has switches; name the switches with --topology")
+        }
+        SiteError::Rule(e) => {
+            Failure::input(format!("{e}; if nodes were added or removed, name their switches with --topology"))
+        }
+        SiteError::Type(_) | SiteError::Switches(_) => Failure::input(e.to_string()),
+    })?;
+    let site::Updated { mut cluster, mut differences, notes } = made;
+    notes.iter().for_each(note);
     match &a.name {
         Some(n) => cluster.name.clone_from(n),
         None if old.is_none() => cluster.name = "slurm".into(),
         None => {}
     }
-    let gone = |h: &Host| !nodes.iter().any(|n| n.name == names::slurm::node_name(h));
-    for h in cluster.hosts.iter().filter(|h| gone(h)) {
-        differences.push(format!("{}: Slurm has no such node with GPUs", h.name));
-    }
-    let lost = cluster.hosts.iter().any(gone);
-    cluster.hosts.retain(|h| !gone(h));
     for node in nodes {
-        let at = cluster.hosts.iter().position(|h| names::slurm::node_name(h) == node.name);
-        let at = match at {
-            Some(at) => at,
-            None => {
-                let host_type = host_type(a, &mut cluster, node, facts)?;
-                differences.push(format!("{}: a new node", node.name));
-                cluster.hosts.push(Host { name: node.name.clone(), host_type, ..Host::default() });
-                cluster.hosts.len() - 1
-            }
-        };
-        let t = &cluster.types[cluster.hosts[at].host_type];
-        if t.gpu_count() != node.gpus {
-            return Err(Failure::impossible(format!(
-                "{} has {} GPUs in Slurm, and a host of type {} has {}",
-                node.name,
-                node.gpus,
-                t.name,
-                t.gpu_count()
-            )));
-        }
-        contradictions(t, node, facts).into_iter().for_each(note);
-        devices(&mut cluster.hosts[at], node, facts, &mut differences)?;
+        let Some(host) = cluster.hosts.iter_mut().find(|h| names::slurm::node_name(h) == node.name) else { continue };
+        contradictions(&cluster.types[host.host_type], node, facts).into_iter().for_each(note);
+        minors(host, node, facts, &mut differences);
     }
-    network(&mut cluster, old, lost, facts, &mut differences)?;
     Ok((cluster, differences))
 }
 
-/// Index of the type of a new node: what --host-type names, else what its nvidia-smi says.
-fn host_type(a: &Sync, cluster: &mut Cluster, node: &books::Node, facts: &Facts) -> Result<usize, Failure> {
+/// A node with the type that --host-type names for it, else the one that its nvidia-smi shows.
+fn site_node(a: &Sync, node: &books::Node, facts: &Facts) -> Node {
     let named = a.host_type.iter().find_map(|t| t.split_once('=').filter(|(g, _)| *g == node.gpu_type).map(|(_, t)| t));
     let name = named.or_else(|| a.host_type.iter().find(|t| !t.contains('=')).map(String::as_str));
-    let Some(name) = name else {
-        let Some(found) = facts.types.get(&node.name) else {
-            return Err(Failure::input(format!(
-                "--host-type: no host type for the GPUs `{}` of {}; write {}=TYPE, or collect its `nvidia-smi topo -m` (--nvidia-smi)",
-                node.gpu_type, node.name, node.gpu_type
-            )));
-        };
-        let same = |t: &HostType| HostType { name: found.name.clone(), ..t.clone() } == *found;
-        if let Some(at) = cluster.types.iter().position(same) {
-            return Ok(at);
-        }
-        let mut found = found.clone();
-        if cluster.types.iter().any(|t| t.name == found.name) {
-            found.name = format!("{}-{}", found.name, node.name);
-        }
-        cluster.types.push(found);
-        return Ok(cluster.types.len() - 1);
+    let host_type = match (name, facts.types.get(&node.name)) {
+        (Some(name), _) => TypeOf::Named(name.into()),
+        (None, Some(found)) => TypeOf::Found(Box::new(found.clone())),
+        (None, None) => TypeOf::Unknown(format!(
+            "write --host-type {}=TYPE, or collect its `nvidia-smi topo -m` (--nvidia-smi)",
+            node.gpu_type
+        )),
     };
-    if let Some(at) = cluster.types.iter().position(|t| t.name == name) {
-        return Ok(at);
-    }
-    let unknown =
-        || Failure::input(format!("--host-type: no host type `{name}`; `linkwise topology types` lists them"));
-    cluster.types.push(catalog::host_type(name).ok_or_else(unknown)?);
-    Ok(cluster.types.len() - 1)
+    Node { name: node.name.clone(), gpus: node.gpus, host_type, uuids: Vec::new() }
 }
 
 /// What gres.conf and nvidia-smi say otherwise than the type of the host. The file stays as it is: an operator decides.
 fn contradictions(t: &HostType, node: &books::Node, facts: &Facts) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(found) = facts.types.get(&node.name) {
-        let kinds = |t: &HostType| (t.gpu_count(), t.nvlink.is_some(), t.nvlink.is_some_and(|l| l.switched));
-        if kinds(found) != kinds(t) {
-            notes
-                .push(format!("{}: nvidia-smi shows other links between the GPUs than type {} has", node.name, t.name));
-        }
-    }
+    notes.extend(facts.types.get(&node.name).and_then(|found| site::other_links(&node.name, found, t)));
     let Some(g) = gres::of(&facts.gres, &node.name) else { return notes };
     if !g.minors.is_empty() && g.minors.len() != node.gpus {
         notes.push(format!(
@@ -272,18 +239,20 @@ fn contradictions(t: &HostType, node: &books::Node, facts: &Facts) -> Vec<String
     notes
 }
 
-/// UUIDs of the GPUs, and the index of gres.conf of every GPU of nvidia-smi.
-fn devices(host: &mut Host, node: &books::Node, facts: &Facts, differences: &mut Vec<String>) -> Result<(), Failure> {
-    let Some(found) = facts.devices.get(&node.name) else { return Ok(()) };
+/// UUIDs of a node's GPUs; empty if its nvidia-smi was not collected or does not tell them all.
+fn uuids(node: &books::Node, facts: &Facts) -> Result<Vec<String>, Failure> {
+    let Some(found) = facts.devices.get(&node.name) else { return Ok(Vec::new()) };
     if found.len() != node.gpus {
         let n = count(found.len(), "GPU");
         return Err(Failure::impossible(format!("{}: nvidia-smi -q -x shows {n}, Slurm has {}", node.name, node.gpus)));
     }
     let uuids: Vec<String> = found.iter().map(|d| d.uuid.clone()).collect();
-    if uuids.iter().all(|u| !u.is_empty()) && host.gpu_uuids != uuids {
-        differences.push(format!("{}: other UUIDs of GPUs", node.name));
-        host.gpu_uuids = uuids;
-    }
+    Ok(if uuids.iter().all(|u| !u.is_empty()) { uuids } else { Vec::new() })
+}
+
+/// The index of gres.conf of every GPU of nvidia-smi.
+fn minors(host: &mut Host, node: &books::Node, facts: &Facts, differences: &mut Vec<String>) {
+    let Some(found) = facts.devices.get(&node.name) else { return };
     let by_file = gres::of(&facts.gres, &node.name).map(|g| g.minors.as_slice()).filter(|m| m.len() == node.gpus);
     let index = |d: &import::devices::Device| match by_file {
         Some(minors) => minors.iter().position(|m| Some(*m) == d.minor).map(|i| i as u8),
@@ -291,7 +260,7 @@ fn devices(host: &mut Host, node: &books::Node, facts: &Facts, differences: &mut
     };
     let Some(mut indices) = found.iter().map(index).collect::<Option<Vec<u8>>>() else {
         note(format!("{}: gres.conf has not the devices that nvidia-smi shows", node.name));
-        return Ok(());
+        return;
     };
     if indices.iter().enumerate().all(|(i, m)| i == usize::from(*m)) {
         indices.clear();
@@ -300,52 +269,4 @@ fn devices(host: &mut Host, node: &books::Node, facts: &Facts, differences: &mut
         differences.push(format!("{}: other order of the devices", node.name));
         host.gpu_minors = indices;
     }
-    Ok(())
-}
-
-/// The network: switches of the file if one is named, else those of the old file; class and oversubscription stay.
-fn network(
-    cluster: &mut Cluster,
-    old: Option<&Cluster>,
-    lost: bool,
-    facts: &Facts,
-    differences: &mut Vec<String>,
-) -> Result<(), Failure> {
-    let class = match old {
-        Some(c) => c.network.class,
-        None => {
-            note("network taken as InfiniBand with GPUDirect RDMA; edit network.class where it is another one");
-            NetworkClass::Infiniband
-        }
-    };
-    let Some((wiring, name)) = &facts.wiring else {
-        match old {
-            None => cluster.network = Network { class, ..Network::default() },
-            // Indices of hosts in the switches are those of the old file.
-            Some(c) if lost && !(c.network.tiers.is_empty() && c.network.host_links.is_empty()) => {
-                return Err(Failure::input(
-                    "nodes are gone and the file has switches; name the switches with --topology",
-                ));
-            }
-            Some(_) => {}
-        }
-        return Ok(());
-    };
-    let kept = |t: &topology::Tier| (t.name.clone(), t.oversubscription);
-    let known = |n: &(String, f64)| wiring.tiers.iter().any(|t| t.name == n.0 && t.oversubscription.is_none());
-    let oversubscription = cluster.network.tiers.iter().map(kept).filter(known).collect();
-    let made = wiring.network(&cluster.hosts, class, &NetworkOptions { oversubscription }, name);
-    let (mut network, notes) = made.map_err(|e| Failure::input(format!("{name}: {e}")))?;
-    notes.into_iter().for_each(note);
-    if let Some(old) = old {
-        network.rails = network.rails.or(old.network.rails);
-        if !lost {
-            network.host_links.clone_from(&old.network.host_links);
-        }
-        if network != old.network {
-            differences.push(format!("switches: not those of {name}"));
-        }
-    }
-    cluster.network = network;
-    Ok(())
 }

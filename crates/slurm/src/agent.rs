@@ -1,17 +1,20 @@
 //! One connection to the plugin.
 
 use crate::books;
-use crate::choose::{Known, Verdict, choose};
+use crate::choose::{Known, Nodes, Verdict, choose};
+use crate::decider::{Decider, Unable, status};
 use crate::message::{self, Ask, FromPlugin, LINE_BYTES_MAX, ToPlugin};
 use crate::mirror;
 use crate::policy::{Policies, Wish};
-use engine::{Engine, JobIn};
+use engine::JobIn;
 use std::io::{BufRead, Read, Write};
 use std::time::{Duration, Instant};
-use topology::Allocation;
+use topology::{Allocation, Cluster};
 
-/// The running jobs are read again after this time, and after every job that started.
+/// The running jobs are read again after this time, or after so many times the time that it takes: the controller has 10,000 of them to print. Jobs that
+/// started on the agent's orders are known without it.
 const JOBS_AGE_MAX: Duration = Duration::from_secs(1);
+const JOBS_PAUSE: u32 = 20;
 
 /// GPUs of an order are not given to another job for this time: questions of one moment offer the same free GPUs.
 const PROMISE: Duration = Duration::from_secs(1);
@@ -57,6 +60,10 @@ impl Promises {
     fn refused(&mut self, job: u32) {
         self.0.retain(|p| p.job != job);
     }
+
+    fn of(&self, job: u32) -> Option<&Promise> {
+        self.0.iter().rev().find(|p| p.job == job)
+    }
 }
 
 /// What the agent asks the controller.
@@ -86,19 +93,20 @@ pub enum Ended {
 
 /// Answers the plugin's questions.
 pub struct Agent<'a> {
-    engine: &'a Engine,
+    decider: &'a dyn Decider,
     controller: &'a mut dyn Controller,
     policies: &'a Policies,
     jobs: Vec<JobIn>,
-    read_at: Option<Instant>,
+    /// When the jobs are read again; `None`: before the next answer.
+    read_again: Option<Instant>,
     promises: Promises,
 }
 
 impl<'a> Agent<'a> {
-    /// An agent that decides with `engine` by the `policies`. A failure of the controller is told. It means that no running jobs are
+    /// An agent that asks `decider` by the `policies`. A failure of the controller is told. It means that no running jobs are
     /// known, or that the job names no policy; the free GPUs come with every question.
-    pub fn new(engine: &'a Engine, controller: &'a mut dyn Controller, policies: &'a Policies) -> Agent<'a> {
-        Agent { engine, controller, policies, jobs: Vec::new(), read_at: None, promises: Promises::default() }
+    pub fn new(decider: &'a dyn Decider, controller: &'a mut dyn Controller, policies: &'a Policies) -> Agent<'a> {
+        Agent { decider, controller, policies, jobs: Vec::new(), read_again: None, promises: Promises::default() }
     }
 
     /// Answers until the connection ends. `tell` gets a line for every event; `now_unix_s` is the clock of the engine's records.
@@ -135,7 +143,7 @@ impl<'a> Agent<'a> {
                     tell(&format!("connected to Slurm {slurm}, which waits {silence_ms} ms for an answer"));
                 }
                 Ok(FromPlugin::Took { job }) => {
-                    self.read_at = None;
+                    self.took(job);
                     tell(&format!("job {job} runs on these GPUs"));
                 }
                 Ok(FromPlugin::Refused { job, why }) => {
@@ -147,23 +155,37 @@ impl<'a> Agent<'a> {
         }
     }
 
+    /// A job runs where it was told to.
+    fn took(&mut self, job: u32) {
+        let cluster = self.decider.cluster();
+        match self.promises.of(job) {
+            Some(p) => {
+                let new = neighbour(job, cluster.gpu_names(&Nodes::new(cluster).gpus(&p.gpus)));
+                self.jobs.retain(|j| j.id != new.id);
+                self.jobs.push(new);
+            }
+            None => self.read_again = None,
+        }
+    }
+
     fn answer(&mut self, ask: &Ask, now_unix_s: f64, tell: &mut dyn FnMut(&str)) -> Verdict {
-        if self.read_at.is_none_or(|t| t.elapsed() > JOBS_AGE_MAX) {
+        let begin = Instant::now();
+        if self.read_again.is_none_or(|t| begin >= t) {
             match self.controller.jobs() {
-                Ok(text) => self.jobs = running(self.engine, &text),
+                Ok(text) => self.jobs = running(self.decider.cluster(), &text),
                 Err(e) => {
                     self.jobs.clear();
                     tell(&format!("no running jobs are known: {e}"));
                 }
             }
-            self.read_at = Some(Instant::now());
+            self.read_again = Some(Instant::now() + JOBS_AGE_MAX.max(begin.elapsed() * JOBS_PAUSE));
         }
         // A job that the books still hold, and whose GPUs the question offers, has ended.
-        let free = crate::choose::Nodes::new(self.engine.cluster()).free(ask);
-        let names: std::collections::HashSet<String> = self.engine.cluster().gpu_names(&free).into_iter().collect();
+        let free = Nodes::new(self.decider.cluster()).gpus(&ask.free);
+        let names: std::collections::HashSet<String> = self.decider.cluster().gpu_names(&free).into_iter().collect();
         let jobs: Vec<JobIn> =
             self.jobs.iter().filter(|j| j.gpus.iter().all(|g| !names.contains(g))).cloned().collect();
-        let suspected = suspected(self.engine).unwrap_or_else(|e| {
+        let suspected = suspected(self.decider, now_unix_s).unwrap_or_else(|e| {
             tell(&format!("the state cannot be read: {e}"));
             Allocation::default()
         });
@@ -176,52 +198,51 @@ impl<'a> Agent<'a> {
         if let Some(why) = &decided.ignored {
             tell(&format!("job {}: {why}", ask.job));
         }
-        choose(self.engine, ask, &Known { jobs: &jobs, suspected: &suspected, decided: &decided }, now_unix_s)
+        choose(self.decider, ask, &Known { jobs: &jobs, suspected: &suspected, decided: &decided }, now_unix_s)
     }
 
     /// Slurm offers the GPUs `free`: its jobs that hold some of them in the state have ended.
     fn release_ended(&self, free: &std::collections::HashSet<String>, now_unix_s: f64, tell: &mut dyn FnMut(&str)) {
-        if !self.engine.has_state() {
+        if !self.decider.has_state() {
             return;
         }
-        let Ok(status) = self.engine.status() else { return };
+        let Ok(status) = status(self.decider, now_unix_s) else { return };
         for job in status.jobs.iter().filter(|j| j.gpus.names().any(|g| free.contains(&g))) {
             if let Some(id) = mirror::number(&job.id) {
-                let done = mirror::release(self.engine, id, now_unix_s);
+                let done = mirror::release(self.decider, id, now_unix_s);
                 done.unwrap_or_else(|e| tell(&format!("job {id} stays in the state: {e}")));
             }
         }
     }
 }
 
+/// A running job, as the engine takes it.
+fn neighbour(job: u32, gpus: Vec<String>) -> JobIn {
+    JobIn { id: format!("{}{job}", mirror::JOB), gpus, demand_gb_per_s: None, duty: None }
+}
+
 /// The running jobs of the books, as neighbours. O(GPUs).
-pub fn running(engine: &Engine, text: &str) -> Vec<JobIn> {
-    let cluster = engine.cluster();
+pub fn running(cluster: &Cluster, text: &str) -> Vec<JobIn> {
     let job = |j: books::Job| {
         let gpus = books::held(cluster, &j).filter(|_| j.state.starts_with("RUNNING"))?;
-        Some(JobIn {
-            id: format!("{}{}", mirror::JOB, j.id),
-            gpus: cluster.gpu_names(&gpus),
-            demand_gb_per_s: None,
-            duty: None,
-        })
+        Some(neighbour(j.id, cluster.gpu_names(&gpus)))
     };
     books::jobs(text).into_iter().filter_map(job).collect()
 }
 
 /// The GPUs that are probably slow by the state, and those of probably slow hosts: no job gets them. Other suspected components are avoided by the engine where a choice
 /// without them is expected to be faster. Empty without a state.
-pub fn suspected(engine: &Engine) -> Result<Allocation, engine::EngineError> {
+pub fn suspected(decider: &dyn Decider, now_unix_s: f64) -> Result<Allocation, Unable> {
     const PROBABLE: f64 = 0.5;
-    if !engine.has_state() {
+    if !decider.has_state() {
         return Ok(Allocation::default());
     }
-    let cluster = engine.cluster();
+    let cluster = decider.cluster();
     let gpus = |s: &engine::SuspectAnswer| {
         let name = s.component.strip_prefix("GPU ").or_else(|| s.component.strip_prefix("host "))?;
         cluster.parse_gpus([name]).ok()
     };
-    let status = engine.status()?;
+    let status = status(decider, now_unix_s)?;
     let parts = status.suspects.iter().filter(|s| s.probability >= PROBABLE).filter_map(gpus);
     Ok(Allocation::new(parts.flat_map(|a| a.parts().to_vec())))
 }
@@ -241,5 +262,39 @@ mod tests {
         assert_eq!(p.kept_out(&ask(1, 1)).free, ask(1, 1).free);
         p.refused(1);
         assert_eq!(p.kept_out(&ask(2, 1)).free, ask(2, 1).free);
+    }
+
+    struct Table(usize);
+
+    impl Controller for Table {
+        fn jobs(&mut self) -> Result<String, String> {
+            self.0 += 1;
+            // 20 times as long, no reading is due.
+            std::thread::sleep(Duration::from_millis(60));
+            Ok(String::new())
+        }
+        fn wish(&mut self, _: u32) -> Result<Wish, String> {
+            Ok(Wish::default())
+        }
+    }
+
+    #[test]
+    fn jobs_that_started_on_its_orders_are_neighbours_without_another_look_at_the_table() {
+        let (engine, policies) = (crate::choose::tests::engine(), Policies::default());
+        let mut table = Table(0);
+        let mut agent = Agent::new(&engine, &mut table, &policies);
+        let free = "free=n0:0.1.2.3.4.5.6.7,n1:0.1.2.3.4.5.6.7";
+        let lines = format!(
+            "ask 1 1 gpus=4 nodes=1-0 {free}\ntook 1\nask 2 2 gpus=4 nodes=1-0 {free}\ntook 2\ntook 2\nask 3 3 gpus=4 nodes=1-0 {free}\n"
+        );
+        agent.serve(lines.as_bytes(), std::io::sink(), &|| 0.0, &mut |_| ());
+        let held: Vec<usize> = agent.jobs.iter().map(|j| j.gpus.len()).collect();
+        assert_eq!(held, [4, 4], "{:?}", agent.jobs.iter().map(|j| &j.id).collect::<Vec<_>>());
+        let all: std::collections::HashSet<&String> = agent.jobs.iter().flat_map(|j| &j.gpus).collect();
+        assert_eq!(all.len(), 8, "different GPUs");
+        // A job of an order that is too old to be known.
+        agent.serve(&b"took 9\n"[..], std::io::sink(), &|| 0.0, &mut |_| ());
+        assert_eq!(agent.read_again, None);
+        assert_eq!(table.0, 1);
     }
 }

@@ -1,10 +1,11 @@
 //! From a question of the plugin to an order.
 
+use crate::decider::{Decider, place};
 use crate::message::{Ask, ToPlugin, nameable};
 use crate::policy::{Decided, Policy};
-use engine::{ConstraintsIn, Engine, JobIn, PlaceAnswer, PlaceRequest};
+use engine::{ConstraintsIn, JobIn, PlaceAnswer, PlaceRequest};
 use serde_json::json;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use topology::{Allocation, Cluster, GpuMask, HostId, list, names};
 
 /// An answer, and the note for the job's AdminComment.
@@ -29,8 +30,8 @@ impl<'c> Nodes<'c> {
         Nodes { cluster, by_name }
     }
 
-    /// The GPUs of the question that the cluster has. O(GPUs).
-    pub fn free(&self, ask: &Ask) -> Allocation {
+    /// The GPUs of these nodes and indices that the cluster has. O(GPUs).
+    pub fn gpus(&self, nodes: &[(String, Vec<u8>)]) -> Allocation {
         let part = |(name, indices): &(String, Vec<u8>)| {
             let id = *self.by_name.get(name.as_str())?;
             let (host, all) = (self.cluster.host(id), self.cluster.type_of(id).all_gpus());
@@ -41,22 +42,24 @@ impl<'c> Nodes<'c> {
             let mask = GpuMask::from_indices(indices.iter().filter_map(of));
             Some((id, GpuMask(mask.0 & all.0)))
         };
-        Allocation::new(ask.free.iter().filter_map(part))
+        Allocation::new(nodes.iter().filter_map(part))
     }
 
-    /// The nodes in the order of ranks, if it differs from the order in which Slurm numbers them: that of the cluster file.
+    /// The nodes in the order of ranks, as a list of Slurm in that order, if it differs from the order in which Slurm numbers them: that of the cluster
+    /// file. O(hosts + GPUs).
     fn rank_order(&self, a: &PlaceAnswer) -> Option<String> {
-        let by_host = |name: &str| self.cluster.host_ids().find(|h| self.cluster.host(*h).name == name);
+        let by_host: HashMap<&str, HostId> =
+            self.cluster.host_ids().map(|h| (self.cluster.host(h).name.as_str(), h)).collect();
         let mut ranks: Vec<HostId> = Vec::new();
         for g in a.rank_order.names() {
-            let host = by_host(g.rsplit_once(':')?.0)?;
+            let host = *by_host.get(g.rsplit_once(':')?.0)?;
             if ranks.last() != Some(&host) {
                 ranks.push(host);
             }
         }
         let slurms = a.gpus.allocation(self.cluster).parts().iter().map(|p| p.0).collect::<Vec<_>>();
         let name = |h: &HostId| names::slurm::node_name(self.cluster.host(*h));
-        (ranks.len() == slurms.len() && ranks != slurms).then(|| ranks.iter().map(name).collect::<Vec<_>>().join(","))
+        (ranks.len() == slurms.len() && ranks != slurms).then(|| list::compress(ranks.iter().map(name)))
     }
 
     /// Node names and GRES indices of an allocation. O(GPUs).
@@ -83,7 +86,7 @@ pub struct Known<'a> {
 }
 
 /// Answers a question. O(search).
-pub fn choose(engine: &Engine, ask: &Ask, known: &Known<'_>, now_unix_s: f64) -> Verdict {
+pub fn choose(decider: &dyn Decider, ask: &Ask, known: &Known<'_>, now_unix_s: f64) -> Verdict {
     let Known { jobs, suspected, decided } = *known;
     if decided.policy == Policy::Off {
         return pass(match decided.from {
@@ -92,11 +95,8 @@ pub fn choose(engine: &Engine, ask: &Ask, known: &Known<'_>, now_unix_s: f64) ->
             _ => "policy off of the site",
         });
     }
-    if ask.exclusive {
-        return pass("--exclusive: whole nodes");
-    }
-    let nodes = Nodes::new(engine.cluster());
-    let free = nodes.free(ask);
+    let nodes = Nodes::new(decider.cluster());
+    let free = nodes.gpus(&ask.free);
     let sound = without(&free, suspected);
     let must: HashSet<String> = match list::expand(&ask.must, topology::HOSTS_MAX) {
         _ if ask.must.is_empty() => HashSet::new(),
@@ -109,21 +109,25 @@ pub fn choose(engine: &Engine, ask: &Ask, known: &Known<'_>, now_unix_s: f64) ->
     if free.gpu_count() < ask.gpus {
         return pass("the cluster file has too few of the free GPUs");
     }
-    let mut why = String::from("too few free GPUs are sound");
+    let mut why = String::from(if ask.exclusive {
+        "too few whole nodes are free and sound"
+    } else {
+        "too few free GPUs are sound"
+    });
     let tries =
-        if sound.gpu_count() < ask.gpus { Vec::new() } else { requests(engine.cluster(), ask, &sound, &must, jobs) };
+        if sound.gpu_count() < ask.gpus { Vec::new() } else { requests(decider.cluster(), ask, &sound, &must, jobs) };
     for mut request in tries {
         request.slack = decided.policy.slack();
-        match engine.place_request(&request, now_unix_s) {
+        match place(decider, request, now_unix_s) {
             Ok(answer) => {
-                let order = nodes.order(&answer.gpus.allocation(engine.cluster()));
+                let order = nodes.order(&answer.gpus.allocation(decider.cluster()));
                 if fits(ask, &order, &must) {
                     let left_out = free.gpu_count() - sound.gpu_count();
                     return Verdict { note: note(&answer, decided, left_out, &nodes), answer: ToPlugin::Take(order) };
                 }
                 why = "the best choice has other nodes than the job asks for".into();
             }
-            Err(e) if e.kind() == engine::ErrorKind::Impossible => why = e.to_string(),
+            Err(e) if e.kind == engine::ErrorKind::Impossible => why = e.to_string(),
             Err(e) => return pass(&e.to_string()),
         }
     }
@@ -148,9 +152,12 @@ fn short(why: &str) -> String {
 /// Maximum length of the order of ranks in a note, bytes: the plugin cuts notes.
 const ORDER_BYTES_MAX: usize = 200;
 
+/// Beginning of the note of a choice. The plugin and the task prolog know linkwise's own comments by it.
+const TOOK: &str = r#"{"linkwise":"took","#;
+
 /// What the choice gains, as one short line.
 fn note(a: &PlaceAnswer, decided: &Decided, left_out: usize, nodes: &Nodes<'_>) -> String {
-    let mut v = json!({"linkwise": "took", "split": a.split});
+    let mut v = json!({"split": a.split});
     if ["comment", "qos"].contains(&decided.from) {
         v["policy"] = format!("{} ({})", decided.policy, decided.from).into();
     }
@@ -160,8 +167,10 @@ fn note(a: &PlaceAnswer, decided: &Decided, left_out: usize, nodes: &Nodes<'_>) 
     if left_out > 0 {
         v["suspected_gpus_left_out"] = left_out.into();
     }
-    if let Some(order) = nodes.rank_order(a).filter(|o| o.len() <= ORDER_BYTES_MAX) {
-        v["rank_order"] = order.into();
+    match nodes.rank_order(a) {
+        Some(order) if order.len() <= ORDER_BYTES_MAX => v["rank_order"] = order.into(),
+        Some(_) => v["rank_order_too_long"] = true.into(),
+        None => {}
     }
     if a.gpus.gpu_count() > 1 {
         v["busbw_gb_per_s"] = a.predicted_busbw_gb_per_s.into();
@@ -175,7 +184,8 @@ fn note(a: &PlaceAnswer, decided: &Decided, left_out: usize, nodes: &Nodes<'_>) 
             format!("{gain:.1} GB/s more than the simple rule").into()
         };
     }
-    v.to_string()
+    let rest = v.to_string();
+    format!("{TOOK}{}", rest.strip_prefix('{').unwrap_or(&rest))
 }
 
 /// The engine's requests for a question, most wanted first. A later one is tried if an earlier one cannot be met, or is met with other
@@ -196,8 +206,12 @@ fn requests(
     let hosts_max = if ask.tasks_set && ask.tasks > 0 { ask.nodes_max.min(ask.tasks) } else { ask.nodes_max };
     let mut constraints = ConstraintsIn {
         hosts_max: (hosts_max < cluster.hosts.len()).then_some(hosts_max as u64),
+        switches_max: (ask.switches > 0).then_some(ask.switches as u64),
         ..ConstraintsIn::default()
     };
+    if ask.exclusive {
+        return whole_nodes(cluster, ask, free, must, &base, &constraints);
+    }
     if !must.is_empty() && must.len() >= ask.nodes_min {
         let named = |h: &&topology::Host| must.contains(names::slurm::node_name(h));
         constraints.only_hosts = Some(cluster.hosts.iter().filter(named).map(|h| h.name.clone()).collect());
@@ -236,6 +250,37 @@ fn requests(
     all
 }
 
+/// The requests of a job that gets whole nodes: the fewest nodes of one size that meet it, largest size first. A node of which a GPU
+/// is missing is none of them. O(GPUs).
+fn whole_nodes(
+    cluster: &Cluster,
+    ask: &Ask,
+    free: &Allocation,
+    must: &HashSet<String>,
+    base: &PlaceRequest,
+    constraints: &ConstraintsIn,
+) -> Vec<PlaceRequest> {
+    let whole = |&&(h, m): &&(HostId, GpuMask)| m == cluster.type_of(h).all_gpus();
+    let whole: Vec<(HostId, GpuMask)> = free.parts().iter().filter(whole).copied().collect();
+    let sizes: BTreeSet<usize> = whole.iter().map(|(_, m)| m.count()).collect();
+    let of = |size: usize| {
+        let tasks = size.checked_div(ask.per_task).unwrap_or(usize::MAX);
+        let tasks = if ask.tasks_per_node > 0 { tasks.min(ask.tasks_per_node) } else { tasks };
+        let for_tasks = if tasks == usize::MAX { 1 } else { ask.tasks.div_ceil(tasks.max(1)) };
+        let nodes = ask.gpus.div_ceil(size).max(for_tasks).max(ask.nodes_min).max(must.len());
+        let named = |h: &HostId| must.len() < nodes || must.contains(names::slurm::node_name(cluster.host(*h)));
+        let fit: Vec<_> = whole.iter().filter(|(h, m)| m.count() == size && named(h)).copied().collect();
+        let enough = fit.len() >= nodes && nodes <= ask.nodes_max && ask.per_node <= size && tasks > 0;
+        enough.then(|| PlaceRequest {
+            gpus: Some((nodes * size) as u64),
+            free: Some(cluster.gpu_names(&Allocation::new(fit))),
+            constraints: Some(ConstraintsIn { per_host: Some(size as u64), ..constraints.clone() }),
+            ..base.clone()
+        })
+    };
+    sizes.into_iter().rev().filter_map(of).collect()
+}
+
 /// True if the order has the nodes that the job asks for. Slurm checks it again.
 fn fits(ask: &Ask, order: &[(String, Vec<u8>)], must: &HashSet<String>) -> bool {
     let within = (ask.nodes_min..=ask.nodes_max).contains(&order.len());
@@ -244,13 +289,19 @@ fn fits(ask: &Ask, order: &[(String, Vec<u8>)], must: &HashSet<String>) -> bool 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::message::{FromPlugin, read};
-    use topology::catalog;
+    use engine::Engine;
+    use topology::{GpuId, catalog};
 
-    fn engine() -> Engine {
-        let cluster = catalog::cluster("h100").unwrap();
+    pub(crate) fn engine() -> Engine {
+        engine_of(|_| ())
+    }
+
+    fn engine_of(change: impl Fn(&mut Cluster)) -> Engine {
+        let mut cluster = catalog::cluster("h100").unwrap();
+        change(&mut cluster);
         // Readings of the physics themselves; simulated.
         let fabric = fabric::Fabric::new(&cluster);
         let size = topology::Bytes::mib(16);
@@ -319,6 +370,24 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_many_nodes_fits_into_a_note_as_a_list_of_slurm() {
+        let mut cluster = catalog::cluster("h100").unwrap();
+        cluster.hosts = (0..64).map(|i| topology::Host { name: format!("n{i}"), ..cluster.hosts[0].clone() }).collect();
+        let request = PlaceRequest { gpus: Some(8), ..PlaceRequest::default() };
+        let mut a = place(&engine(), request, 0.0).unwrap();
+        let all = |hosts: &[u32]| {
+            let ids: Vec<_> = hosts.iter().flat_map(|h| (0..8).map(|gpu| GpuId { host: HostId(*h), gpu })).collect();
+            engine::GpuList::ordered(&cluster, &ids)
+        };
+        let nodes = Nodes::new(&cluster);
+        a.gpus = all(&(0..64).collect::<Vec<_>>());
+        a.rank_order = a.gpus.clone();
+        assert_eq!(nodes.rank_order(&a), None, "Slurm's own order");
+        a.rank_order = all(&(32..64).chain(0..32).collect::<Vec<_>>());
+        assert_eq!(nodes.rank_order(&a).as_deref(), Some("n[32-63,0-31]"));
+    }
+
+    #[test]
     fn tasks_per_node_make_equal_counts() {
         let counts = |words: &str| hosts(words).iter().map(|h| h.1).collect::<Vec<_>>();
         assert_eq!(counts("gpus=8 task=1 tasks=8 tasks_per_node=2 nodes=4-4 set=1"), [2, 2, 2, 2]);
@@ -346,8 +415,46 @@ mod tests {
         assert_eq!(nodes(&pack), 2, "{}", pack.note);
         assert!(bandwidth(&best) >= bandwidth(&pack), "{} {}", best.note, pack.note);
         assert!(pack.note.contains("\"policy\":\"pack (comment)\""), "{}", pack.note);
+        assert!([&pack, &best].iter().all(|v| v.note.starts_with(TOOK)), "{}", pack.note);
         let off = of("off");
         assert_eq!((off.answer, off.note.as_str()), (ToPlugin::Pass, "linkwise=off"));
+    }
+
+    #[test]
+    fn jobs_of_whole_nodes_get_the_fewest_nodes_with_all_of_their_gpus() {
+        let whole = |words: &str| hosts(&format!("exclusive=1 {words}"));
+        // n2 has four free GPUs only.
+        assert_eq!(whole("gpus=2 nodes=1-0").iter().map(|h| h.1).collect::<Vec<_>>(), [8]);
+        assert_eq!(whole("gpus=9 nodes=1-0").iter().map(|h| h.1).collect::<Vec<_>>(), [8, 8]);
+        assert_eq!(whole("gpus=2 node=1 nodes=2-2").iter().map(|h| h.1).collect::<Vec<_>>(), [8, 8]);
+        assert_eq!(whole("gpus=9 task=3 tasks=3 set=1 nodes=1-0").len(), 2, "two tasks of three GPUs fit on a node");
+        assert_eq!(whole("gpus=8 tasks=6 tasks_per_node=2 nodes=1-0").len(), 3);
+        assert_eq!(whole("gpus=1 nodes=1-1 must=n3"), [("n3".to_owned(), 8)]);
+        let bad = engine().cluster().parse_gpus(["n0:3", "n1:0"]).unwrap();
+        let v = verdict(&engine(), &format!("gpus=8 exclusive=1 nodes=1-0 {ALL}"), &bad, &Decided::default());
+        assert_eq!(v.answer, ToPlugin::Take(vec![("n3".into(), (0..8).collect())]), "a suspected GPU spoils its node");
+        let v = verdict(&engine(), &format!("gpus=9 exclusive=1 nodes=1-0 {ALL}"), &bad, &Decided::default());
+        assert_eq!(v.answer, ToPlugin::Wait, "{}", v.note);
+    }
+
+    #[test]
+    fn a_number_of_switches_is_obeyed() {
+        let engine = engine_of(|c| c.network.tiers = vec![topology::Tier::regular("leaf", 2, 4.0)]);
+        let leaves = |words: &str| {
+            // Best without a limit: a whole host below each leaf, where two hosts of one leaf have four free GPUs each.
+            let free = "free=n0:0.1.2.3,n1:0.1.2.3,n2:0.1.2.3.4.5.6.7,n3:0.1";
+            let v = verdict(&engine, &format!("{words} {free}"), &Allocation::default(), &Decided::default());
+            match v.answer {
+                ToPlugin::Take(order) => {
+                    order.iter().map(|o| ["n0", "n1"].contains(&o.0.as_str())).collect::<BTreeSet<_>>().len()
+                }
+                _ => 0,
+            }
+        };
+        assert_eq!(leaves("gpus=10 nodes=1-0 switches=1"), 1);
+        assert_eq!(leaves("gpus=16 nodes=1-0 switches=2"), 2);
+        assert_eq!(leaves("gpus=12 nodes=1-0 switches=1"), 0, "no leaf has 12 free GPUs: Slurm waits or goes on");
+        assert_eq!(leaves("gpus=12 nodes=1-0 switches=0"), 2);
     }
 
     #[test]

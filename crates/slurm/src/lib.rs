@@ -12,6 +12,7 @@
 //! - [`mirror`]: Slurm's drains and jobs in linkwise's state.
 //! - [`queue`]: waiting and running jobs with their bandwidth.
 //! - [`gres`], which reads `gres.conf`.
+//! - [`Decider`]: the engine of this process, or a server that the caller asks.
 //! - [`Agent`]: one connection. It reads and writes through the traits that the caller passes and starts no program.
 
 #![forbid(unsafe_code)]
@@ -19,11 +20,14 @@
 mod agent;
 pub mod books;
 pub mod choose;
+mod decider;
 pub mod gres;
 pub mod message;
 pub mod mirror;
 pub mod policy;
 pub mod queue;
 pub mod reason;
+mod tres;
 
 pub use agent::{Agent, Controller, Ended, running, suspected};
+pub use decider::{Decider, Unable};

@@ -60,6 +60,8 @@ pub struct Ask {
     pub tasks_set: bool,
     /// The job gets whole nodes.
     pub exclusive: bool,
+    /// Maximum number of leaf switches; 0: any.
+    pub switches: usize,
     /// Minimum number of nodes.
     pub nodes_min: usize,
     /// Maximum number of nodes.
@@ -131,6 +133,7 @@ fn field(ask: &mut Ask, word: &str) -> Result<(), &'static str> {
         "task" => ask.per_task = number()?,
         "tasks" => ask.tasks = number()?,
         "tasks_per_node" => ask.tasks_per_node = number()?,
+        "switches" => ask.switches = number()?,
         "set" => ask.tasks_set = value == "1",
         "exclusive" => ask.exclusive = value == "1",
         "must" => ask.must = value.to_owned(),

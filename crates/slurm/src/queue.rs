@@ -2,6 +2,7 @@
 
 use crate::books::{self, Job, Node, value};
 use crate::mirror::is_out;
+use crate::tres;
 use engine::{Engine, ExplainRequest, PlaceRequest};
 use serde::Serialize;
 use topology::{Allocation, GpuMask, HostId, names};
@@ -30,20 +31,13 @@ pub struct Row {
 
 /// Number of GPUs that a record of `scontrol show job -o` asks for; 0 without any.
 pub fn gpus_asked(record: &str) -> usize {
-    let count = |key: &str| {
-        let part = value(record, key)?.split(',').find_map(|t| {
-            let words: Vec<&str> = t.trim_start_matches("gres:").split(':').collect();
-            (words[0] == "gpu").then(|| words.last().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1))
-        })?;
-        Some(part.min(1 << 20))
-    };
     let number = |key: &str| {
         let first = value(record, key).unwrap_or("1").split('-').next().unwrap_or("1");
         first.parse::<usize>().unwrap_or(1).clamp(1, 1 << 20)
     };
-    count("TresPerJob")
-        .or_else(|| Some(count("TresPerNode")? * number("NumNodes")))
-        .or_else(|| Some(count("TresPerTask")? * number("NumTasks")))
+    tres::gpus(record, "TresPerJob")
+        .or_else(|| Some(tres::gpus(record, "TresPerNode")? * number("NumNodes")))
+        .or_else(|| Some(tres::gpus(record, "TresPerTask")? * number("NumTasks")))
         .unwrap_or(0)
 }
 
@@ -119,6 +113,7 @@ mod tests {
     fn the_number_of_gpus_is_that_of_the_request() {
         assert_eq!(gpus_asked("JobId=1 TresPerJob=gres:gpu:8"), 8);
         assert_eq!(gpus_asked("JobId=1 NumNodes=2-4 TresPerNode=gres:gpu:a100:4"), 8);
+        assert_eq!(gpus_asked("JobId=1 NumNodes=2 TresPerNode=gres/gpu:a100:4"), 8, "from 23.11 on");
         assert_eq!(gpus_asked("JobId=1 NumTasks=3 TresPerTask=gres:gpu:2"), 6);
         assert_eq!(gpus_asked("JobId=1 TresPerNode=gres:gpu"), 1);
         assert_eq!(gpus_asked("JobId=1 TresPerNode=gres:shard:1"), 0);

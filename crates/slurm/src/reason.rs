@@ -1,6 +1,7 @@
 //! Why Slurm placed a job itself, from its record: for jobs that the plugin never asked about.
 
 use crate::books::value;
+use crate::tres;
 use serde_json::json;
 use std::collections::HashSet;
 
@@ -9,10 +10,7 @@ pub const ROUND_MAX: usize = 32;
 
 /// True if the record asks for GPUs.
 pub fn asks_for_gpus(record: &str) -> bool {
-    ["TresPerJob", "TresPerNode", "TresPerTask", "TresPerSocket"]
-        .iter()
-        .filter_map(|k| value(record, k))
-        .any(|v| v.split(',').any(|t| t.trim_start_matches("gres:").starts_with("gpu")))
+    tres::FIELDS.iter().any(|f| tres::gpus(record, f).is_some())
 }
 
 /// What in the record made Slurm place the job itself. `connected`: an agent answered when the job started, as far as is known.
@@ -20,18 +18,14 @@ pub fn of(record: &str, connected: bool) -> &'static str {
     let has = |key: &str| {
         value(record, key).is_some_and(|v| !matches!(v, "" | "(null)" | "0" | "N/A" | "Unknown" | "00:00:00"))
     };
-    let tres = ["TresPerJob", "TresPerNode", "TresPerTask", "TresPerSocket"].iter().filter_map(|k| value(record, k));
-    let kinds: HashSet<&str> =
-        tres.flat_map(|v| v.split(',')).filter_map(|t| t.trim_start_matches("gres:").split(':').next()).collect();
+    let kinds: HashSet<&str> = tres::FIELDS.iter().flat_map(|f| tres::gres(record, f)).map(|g| g.0).collect();
     match () {
         _ if record.contains("linkwise=off") => "linkwise=off",
         _ if value(record, "HetJobId").is_some() => "a heterogeneous job",
         _ if has("Licenses") => "a job with licences",
-        _ if value(record, "OverSubscribe") == Some("NO") => "--exclusive: whole nodes",
         _ if has("Features") => "--constraint",
         _ if has("PreferFeatures") => "--prefer",
         _ if value(record, "Contiguous").is_some_and(|v| v == "1") => "--contiguous",
-        _ if record.contains(" Switches=") => "--switches",
         _ if record.contains(" SegmentSize=") => "--segment",
         _ if has("Deadline") => "--deadline",
         _ if value(record, "TimeMin").is_some_and(|v| v != "N/A") => "--time-min",
@@ -91,7 +85,10 @@ mod tests {
         let of = |more: &str| super::of(&record(more), true);
         assert_eq!(of("HetJobId=7"), "a heterogeneous job");
         assert_eq!(of("TresPerNode=gres:shard:1"), "another GRES than gpu");
-        assert_eq!(of("Switches=1@00:05:00"), "--switches");
+        let newer = record("").replace("gres:gpu:2", "gres/gpu:2");
+        assert!(asks_for_gpus(&newer) && super::of(&newer, true).starts_with("the plugin did not ask"));
+        assert!(!asks_for_gpus(&record("").replace("gres:gpu:2", "gres/gpumem:2")));
+        assert_eq!(of("SegmentSize=2"), "--segment");
         assert!(of("").starts_with("the plugin did not ask"));
         assert_eq!(super::of(&record(""), false), "no agent");
         let features = record("").replace("Features=(null)", "Features=a100");

@@ -157,7 +157,7 @@ fn advise(a: &Advise) -> Result<(), Failure> {
         .collect();
     let up =
         nodes.iter().filter(|n| !slurm::mirror::is_out(&n.state)).filter_map(|n| names::slurm::host(cluster, &n.name));
-    let suspected = slurm::suspected(&a.site.engine()?).unwrap_or_default();
+    let suspected = slurm::suspected(&a.site.engine()?, now_unix_s()).unwrap_or_default();
     let taken = |except: u32| -> Vec<(HostId, GpuMask)> {
         let held = jobs.iter().filter(|j| j.0 != except).flat_map(|j| j.1.parts().to_vec());
         held.chain(suspected.parts().to_vec()).collect()

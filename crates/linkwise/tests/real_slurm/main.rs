@@ -2,11 +2,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/slurm/mod.rs"]
 mod lab;
 mod rules;
 
 use common::{Folder, linkwise, said};
-use lab::{Agent, Gpus, Lab, PATIENCE, draw, repository, site};
+use lab::{Agent, Gpus, Lab, PATIENCE, Setup, draw, repository, site};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,18 +16,21 @@ use std::process::Command;
 
 #[test]
 fn jobs_of_a_real_slurm_run_on_exactly_the_chosen_gpus() {
-    let mut lab = match Lab::start() {
+    // Of 10,000 jobs the ended ones are forgotten after a minute, so that they fit; else their states are looked at later.
+    let age = if std::env::var_os("LINKWISE_TEST_SLURM_JOBS").is_some() { 60 } else { 3600 };
+    let setup = Setup { nodes: 4, mixed: true, config: format!("MinJobAge={age}\n"), ..Setup::default() };
+    let lab = match Lab::start(setup) {
         Ok(lab) => lab,
         Err(why) => return eprintln!("SKIP jobs_of_a_real_slurm_run_on_exactly_the_chosen_gpus: {why}"),
     };
     let mut check = linkwise("slurm", &["check"]);
     check
         .env("SLURM_CONF", lab.at("etc/slurm.conf"))
-        .env("PATH", format!("/usr/sbin:{}", std::env::var("PATH").unwrap()));
+        .env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap()));
     let (code, out, error) = said(check);
     assert!(code == 0 && out.contains("fits"), "{out}{error}");
     let (cluster, model) = site(&lab);
-    let agent = Agent::start(&lab, &cluster, &model);
+    let agent = Agent::start(&lab, &cluster, &model, &[]);
     let log = agent.log.clone();
     forty_jobs(&lab, &log);
     obedience(&lab, &log);
@@ -40,7 +44,7 @@ fn jobs_of_a_real_slurm_run_on_exactly_the_chosen_gpus() {
     // What Slurm itself does not always do in time on a busy machine.
     if std::env::var_os("LINKWISE_TEST_SLURM_LONG").is_some() {
         a_requeued_job_is_placed_again(&lab, &log);
-        running_jobs_keep_their_gpus_over_a_restart(&mut lab, &log);
+        running_jobs_keep_their_gpus_over_a_restart(&lab, &log);
     }
     jobs_start_without_a_sane_agent(&lab, agent, &cluster, &model);
     let status = lab.client("scontrol", &["show", "bbstat"]);
@@ -48,11 +52,40 @@ fn jobs_of_a_real_slurm_run_on_exactly_the_chosen_gpus() {
     lab.restart(false);
     assert!(!lab.client("scontrol", &["show", "bbstat"]).contains("linkwise"));
     assert_eq!(rules::behaviour(&lab, false), with, "Slurm without the plugin, and with it");
-    let pids: Vec<u32> = lab.daemons.iter().map(|d| d.1.id()).collect();
+    let pids: Vec<u32> = lab.daemons.lock().unwrap().iter().map(|d| d.1.id()).collect();
     let folder = lab.at("");
     drop(lab);
     assert!(pids.iter().all(|p| !Path::new(&format!("/proc/{p}")).exists()), "a daemon is left");
     assert!(!Path::new(&folder).exists(), "{folder} is left");
+}
+
+/// `--segment` is Slurm's: the nodes of a segment are in one block, and the comment says who placed the job.
+#[test]
+fn segments_of_blocks_are_obeyed() {
+    if lab::has("slurmctld") && lab::release() < (24, 11) {
+        return eprintln!("SKIP segments_of_blocks_are_obeyed: Slurm {:?} has no --segment", lab::release());
+    }
+    let setup = Setup { nodes: 4, leaf: 2, blocks: true, ..Setup::default() };
+    let lab = match Lab::start(setup) {
+        Ok(lab) => lab,
+        Err(why) => return eprintln!("SKIP segments_of_blocks_are_obeyed: {why}"),
+    };
+    let (cluster, model) = site(&lab);
+    let _agent = Agent::start(&lab, &cluster, &model, &[]);
+    // n1 is full: two nodes of one block are n3 and n4, for linkwise's neighbours n2 and n3 as for any other pair.
+    let full = lab.submit("600", &["-w", "n1", "--gpus=8", "--exclusive"]);
+    lab.until("n1 is full", || lab.books().contains_key(&full));
+    let job = lab.submit("600", &["-N2", "--segment=2", "--gpus-per-node=2"]);
+    lab.until("the job of one segment runs", || lab.books().contains_key(&job));
+    assert_eq!(lab.books()[&job].keys().collect::<Vec<_>>(), ["n3", "n4"]);
+    assert!(lab.client("scontrol", &["show", "job", "-o", &job.to_string()]).contains("--segment"), "no reason");
+    let waits = lab.submit("0", &["-N2", "--segment=2", "--gpus-per-node=8"]);
+    let other = lab.submit("0", &["-N1", "--gpus=8"]);
+    lab.until("the job without a segment has ended", || lab.state(other) == "COMPLETED");
+    assert_eq!(lab.state(waits), "PENDING", "no block has two idle nodes");
+    lab.client("scancel", &[&full.to_string()]);
+    lab.until("the segment has run", || lab.state(waits) == "COMPLETED");
+    assert_eq!(lab.inside(waits).keys().collect::<Vec<_>>(), ["n1", "n2"]);
 }
 
 /// Forty jobs of random shapes, several at once: every order that Slurm took is the truth of its books and inside of the job.
@@ -109,13 +142,14 @@ fn obedience(lab: &Lab, log: &str) {
     assert_eq!(nodes(&ended(lab.submit("0", &["--gpus=9", "-N3"]))).len(), 3);
     let five = ended(lab.submit("0", &["--gpus=5", "-N1"]));
     assert_eq!(five.values().map(BTreeSet::len).collect::<Vec<_>>(), [5]);
-    let before = Agent::orders(log).len();
     let whole = lab.submit("0", &["--exclusive", "--gpus=2"]);
-    ended(whole);
-    assert_eq!(lab.field(whole, "NumCPUs"), "16", "a whole node");
+    let on = ended(whole);
+    assert_eq!((on.len(), lab.field(whole, "NumCPUs").as_str()), (1, "16"), "a whole node");
+    assert!(Agent::orders(log).contains_key(&whole), "{}", Agent::about(log, whole));
+    let before = Agent::orders(log).len();
     let off = ended(lab.submit("0", &["--gpus=2", "--comment", "linkwise=off"]));
     assert_eq!(off, Gpus::from([("n1".into(), BTreeSet::from([0, 1]))]));
-    assert_eq!(Agent::orders(log).len(), before, "these jobs are not linkwise's");
+    assert_eq!(Agent::orders(log).len(), before, "this job is not linkwise's");
     // No required nodes are left in the request.
     let array = lab.submit("0.5", &["--gpus=3", "--array=0-3"]);
     lab.until("the array has ended", || lab.client("squeue", &["-h"]).is_empty());
@@ -130,16 +164,16 @@ fn a_requeued_job_is_placed_again(lab: &Lab, log: &str) {
     lab.client("scontrol", &["requeue", &again.to_string()]);
     lab.until("it is put back", || lab.field(again, "Restarts") == "1" && lab.state(again) == "PENDING");
     assert_eq!(lab.field(again, "ReqNodeList"), "(null)");
+    let mut since = BTreeMap::new();
     lab.until("it has run again", || {
-        // Slurm lets a requeued job wait for two minutes.
-        lab.client("scontrol", &["update", &format!("jobid={again}"), "StartTime=now"]);
+        lab.hurry(&mut since);
         lab.state(again) == "COMPLETED"
     });
     let six = lab.inside(again);
     assert_eq!(Some(&six), Agent::orders(log).get(&again), "{}\n{}", Agent::about(log, again), lab.log());
 }
 
-fn running_jobs_keep_their_gpus_over_a_restart(lab: &mut Lab, log: &str) {
+fn running_jobs_keep_their_gpus_over_a_restart(lab: &Lab, log: &str) {
     let job = lab.submit("600", &["--gpus=5"]);
     lab.until("it runs", || lab.books().contains_key(&job));
     let before = lab.books()[&job].clone();
@@ -184,7 +218,7 @@ fn jobs_start_without_a_sane_agent(lab: &Lab, agent: Agent, cluster: &str, model
         assert!(String::from_utf8_lossy(&said).starts_with("hello 1 "), "{said:?}");
     }
     starts(&["no agent"]);
-    let agent = Agent::start(lab, cluster, model);
+    let agent = Agent::start(lab, cluster, model, &[]);
     let job = lab.submit("0", &["--gpus=9"]);
     lab.until("the job has ended", || lab.state(job) == "COMPLETED");
     assert_eq!(Some(&lab.inside(job)), Agent::orders(&log).get(&job), "{}", Agent::about(&log, job));

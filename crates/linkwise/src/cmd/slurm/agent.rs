@@ -2,11 +2,12 @@
 
 use super::{Site, config};
 use crate::slurm_programs;
-use console::{Failure, now_unix_s};
-use engine::Engine;
+use crate::slurm_server::Server;
+use console::{Failure, load_cluster, now_unix_s};
+use engine::{Answer, ErrorKind, Request, StatusRequest};
 use slurm::policy::{Policies, Policy, Wish};
 use slurm::reason::Comments;
-use slurm::{Agent, Controller, books, mirror};
+use slurm::{Agent, Controller, Decider, books, mirror};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +26,29 @@ const ROUND: Duration = Duration::from_secs(2);
 #[derive(clap::Args)]
 #[command(after_help = "\
 Policies: pack (fewest nodes), balance (bandwidth where the gain is certain), best (bandwidth), slack=5% or slack=1sd (bandwidth above
-that gain), off (Slurm places the job). A job names its own: sbatch --comment linkwise=best. A wrong one is told in its AdminComment.")]
+that gain), off (Slurm places the job). A job names its own: sbatch --comment linkwise=best. A wrong one is told in its AdminComment.
+
+With --server, `linkwise serve` decides with its model and keeps Slurm's jobs and drains in its state; while it does not answer, Slurm \
+places jobs itself.")]
 pub struct AgentArgs {
-    #[command(flatten)]
-    site: Site,
+    /// Cluster file
+    #[arg(long)]
+    cluster: String,
+    /// Model file
+    #[arg(long, required_unless_present = "server", conflicts_with = "server")]
+    model: Option<PathBuf>,
+    /// State file: its drains and suspected components
+    #[arg(long, conflicts_with = "server")]
+    state: Option<PathBuf>,
+    /// `linkwise serve` that decides instead of this process, http://HOST:PORT or https://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// File with a token of --server, scope `operate`
+    #[arg(long, value_name = "FILE", requires = "server")]
+    token_file: Option<PathBuf>,
+    /// Authorities of the certificate of --server, PEM [default: those of this machine]
+    #[arg(long, value_name = "FILE", requires = "server")]
+    server_ca: Option<PathBuf>,
     /// Socket of the plugin [default: what `scontrol show config` says]
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -67,19 +87,60 @@ pub fn run(a: &AgentArgs) -> Result<(), Failure> {
     for p in &a.qos_policy {
         policies.add(p).map_err(|e| Failure::input(format!("--qos-policy {e}")))?;
     }
-    let engine = a.site.engine()?;
+    let decider = decider(a)?;
+    let decider = decider.as_ref();
     let (connected, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|s| {
-        s.spawn(|| clerk(a, &engine, &connected, &stop));
-        let ended = answer(a, &engine, &policies, &connected);
+        s.spawn(|| clerk(a, decider, &connected, &stop));
+        let ended = answer(a, decider, &policies, &connected);
         stop.store(true, Ordering::Relaxed);
         ended
     })
 }
 
-fn answer(a: &AgentArgs, engine: &Engine, policies: &Policies, connected: &AtomicBool) -> Result<(), Failure> {
+/// Maximum size of a file with a token, bytes.
+const TOKEN_BYTES_MAX: usize = 4096;
+
+/// The engine of this process, or the server.
+fn decider(a: &AgentArgs) -> Result<Box<dyn Decider>, Failure> {
+    let Some(url) = &a.server else {
+        let model = a.model.clone().ok_or_else(|| Failure::input("--model is missing"))?;
+        return Ok(Box::new(Site { cluster: a.cluster.clone(), model, state: a.state.clone() }.engine()?));
+    };
+    let token = match &a.token_file {
+        Some(file) => {
+            let text = files::read_limited(file, TOKEN_BYTES_MAX)?;
+            Some(String::from_utf8_lossy(&text).trim().to_owned())
+        }
+        None => None,
+    };
+    let cluster = load_cluster(&a.cluster)?;
+    let server = Server::new(url, a.server_ca.as_deref(), token, cluster)
+        .map_err(|e| Failure::input(format!("--server: {e}")))?;
+    match server.decide(&Request::Status(StatusRequest {}), now_unix_s()) {
+        Ok(Answer::Status(s)) if s.cluster != server.cluster().name || s.gpus != server.cluster().gpu_count() => {
+            Err(Failure::input(format!(
+                "--server: {url} serves the cluster {} of {} GPUs, and {} is {} of {} GPUs",
+                s.cluster,
+                s.gpus,
+                a.cluster,
+                server.cluster().name,
+                server.cluster().gpu_count()
+            )))
+        }
+        // A token that is wrong now is wrong later.
+        Err(e) if e.kind == ErrorKind::Malformed => Err(Failure::input(format!("--server {url}: {e}"))),
+        Err(e) => {
+            console::say(&format!("{e}; Slurm places jobs until {url} answers"));
+            Ok(Box::new(server))
+        }
+        Ok(_) => Ok(Box::new(server)),
+    }
+}
+
+fn answer(a: &AgentArgs, decider: &dyn Decider, policies: &Policies, connected: &AtomicBool) -> Result<(), Failure> {
     let mut controller = Programs;
-    let mut agent = Agent::new(engine, &mut controller, policies);
+    let mut agent = Agent::new(decider, &mut controller, policies);
     let mut told = String::new();
     loop {
         let ended = match socket(a).and_then(|p| connect(&p)) {
@@ -104,7 +165,7 @@ fn answer(a: &AgentArgs, engine: &Engine, policies: &Policies, connected: &Atomi
 }
 
 /// Writes the reasons of jobs that Slurm placed without asking, and brings the state up to Slurm's books.
-fn clerk(a: &AgentArgs, engine: &Engine, connected: &AtomicBool, stop: &AtomicBool) {
+fn clerk(a: &AgentArgs, decider: &dyn Decider, connected: &AtomicBool, stop: &AtomicBool) {
     let mut comments = Comments::default();
     let mut told = String::new();
     let mut last = Instant::now();
@@ -113,7 +174,7 @@ fn clerk(a: &AgentArgs, engine: &Engine, connected: &AtomicBool, stop: &AtomicBo
             std::thread::sleep(Duration::from_millis(100));
             continue;
         }
-        let said = clerk_round(a, engine, &mut comments, connected.load(Ordering::Relaxed)).unwrap_or_else(|e| e);
+        let said = clerk_round(a, decider, &mut comments, connected.load(Ordering::Relaxed)).unwrap_or_else(|e| e);
         if !said.is_empty() && said != told {
             console::say(&said);
         }
@@ -123,8 +184,13 @@ fn clerk(a: &AgentArgs, engine: &Engine, connected: &AtomicBool, stop: &AtomicBo
 }
 
 /// One round; the text is what the operator should know.
-fn clerk_round(a: &AgentArgs, engine: &Engine, comments: &mut Comments, connected: bool) -> Result<String, String> {
-    if a.no_comments && !engine.has_state() {
+fn clerk_round(
+    a: &AgentArgs,
+    decider: &dyn Decider,
+    comments: &mut Comments,
+    connected: bool,
+) -> Result<String, String> {
+    if a.no_comments && !decider.has_state() {
         return Ok(String::new());
     }
     let records = slurm_programs::jobs(BOOKS_TIME_MAX)?;
@@ -135,11 +201,11 @@ fn clerk_round(a: &AgentArgs, engine: &Engine, comments: &mut Comments, connecte
             let _ = slurm_programs::output("scontrol", &["update", &job, &text], BOOKS_TIME_MAX);
         }
     }
-    if !engine.has_state() {
+    if !decider.has_state() {
         return Ok(String::new());
     }
     let nodes = slurm_programs::nodes(BOOKS_TIME_MAX)?;
-    let done = mirror::update(engine, &nodes, &books::jobs(&records), now_unix_s());
+    let done = mirror::update(decider, &nodes, &books::jobs(&records), now_unix_s());
     done.map(|c| c.refused.join("; ")).map_err(|e| format!("the state is not up to date: {e}"))
 }
 

@@ -23,7 +23,7 @@ pub struct Squeue {
 pub fn squeue(a: &Squeue) -> Result<(), Failure> {
     let engine = a.site.engine_of_books()?;
     let suspected = match a.site.state {
-        Some(_) => slurm::suspected(&a.site.engine()?).unwrap_or_default(),
+        Some(_) => slurm::suspected(&a.site.engine()?, now_unix_s()).unwrap_or_default(),
         None => Allocation::default(),
     };
     let nodes = slurm_programs::nodes(PROGRAM_TIME_MAX).map_err(Failure::input)?;
@@ -77,7 +77,7 @@ pub fn status(a: &Status) -> Result<(), Failure> {
         let engine = open::state(path)?;
         let failed = |e: engine::EngineError| Failure::input(e.with_remedy());
         let status = engine.status().map_err(failed)?;
-        let left_out = slurm::suspected(&engine).map_err(failed)?;
+        let left_out = slurm::suspected(&engine, now_unix_s()).map_err(|e| Failure::input(e.message))?;
         kept = engine.cluster().gpu_list(&left_out);
         suspects = status.suspects;
         drained = status.drained.into_iter().filter(|d| !d.reason.starts_with(mirror::DRAIN)).collect();

@@ -2,8 +2,15 @@
 //! `linkwise slurm agent`.
 #![allow(dead_code)] // every test binary uses its own part
 
+pub mod accounts;
+mod agent;
+mod books;
+pub mod trace;
+
 use crate::common::{Folder, linkwise, said};
-use std::collections::{BTreeMap, BTreeSet};
+pub use agent::Agent;
+pub use books::Gpus;
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -13,31 +20,49 @@ use std::time::{Duration, Instant};
 
 /// GPUs per node.
 pub const GPUS: usize = 8;
+/// Cores per node.
+pub const CPUS: usize = 16;
 
 /// Time that the plugin waits for an answer, seconds.
 pub const SILENCE_S: u64 = 2;
 /// Deadline of everything that is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// GPUs by node.
-pub type Gpus = BTreeMap<String, BTreeSet<u32>>;
-
-fn repository() -> PathBuf {
+pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
 }
 
-fn has(program: &str) -> bool {
-    let found = |d: PathBuf| d.join(program).is_file();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]).any(found)
+/// PATH with the folders of daemons. A Slurm of one's own, not Debian's, is the one whose `sbin` and `bin` stand first in PATH; then
+/// `LINKWISE_TEST_SLURM_SOURCE` names the configured source tree that it was built from.
+fn path() -> String {
+    format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", std::env::var("PATH").unwrap_or_default())
+}
+
+fn found(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&path()).map(|d| d.join(program)).find(|p| p.is_file())
+}
+
+pub fn has(program: &str) -> bool {
+    found(program).is_some()
+}
+
+/// Folder of Slurm's own plugins.
+fn plugins() -> PathBuf {
+    let slurmctld = found("slurmctld").unwrap_or_default();
+    let prefix = slurmctld.ancestors().nth(2).filter(|p| !["/usr", "/"].map(Path::new).contains(p));
+    prefix.map_or("/usr/lib/x86_64-linux-gnu/slurm-wlm".into(), |p| p.join("lib/slurm"))
+}
+
+/// True if this process is root's.
+fn root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout == b"0\n")
 }
 
 /// Makes sure that Slurm's programs and the plugin are there. Err: why they are not.
 fn prepared(out: &Path) -> Result<(), String> {
     const PROGRAMS: [&str; 5] = ["slurmctld", "slurmd", "munged", "sbatch", "scontrol"];
     if !PROGRAMS.iter().all(|p| has(p)) {
-        let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout == b"0\n");
-        if !root || !has("apt-get") {
+        if !root() || !has("apt-get") {
             return Err("Slurm is not installed, and installing it needs root and apt-get".into());
         }
         let packages = ["slurmctld", "slurmd", "slurm-client", "munge", "slurm-wlm-basic-plugins"];
@@ -51,24 +76,34 @@ fn prepared(out: &Path) -> Result<(), String> {
             return Err("apt-get cannot install Slurm".into());
         }
     }
-    let built = Command::new(repository().join("scripts/build-slurm.sh")).arg(out).stdin(Stdio::null()).output();
+    let mut build = Command::new(repository().join("scripts/build-slurm.sh"));
+    if std::env::var_os("LINKWISE_TEST_SLURM_ASAN").is_some() {
+        build.env("CFLAGS", "-fsanitize=address -fno-omit-frame-pointer");
+    }
+    let built = build.arg(out).args(std::env::var_os("LINKWISE_TEST_SLURM_SOURCE")).stdin(Stdio::null()).output();
     let built = built.map_err(|e| e.to_string())?;
     if built.status.success() {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&built.stderr).into_owned();
     // A plugin that does not compile is a failure; a missing compiler or source package is a reason to skip.
-    assert!(!text.contains("linkwise.c"), "{text}");
+    assert!(!text.contains("linkwise.c") && !text.contains("spank.c"), "{text}");
     Err(text.lines().last().unwrap_or("the plugin cannot be built").into())
 }
 
 /// Size and settings of a cluster.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Setup {
     /// Number of nodes.
     pub nodes: usize,
     /// Nodes below one leaf switch; 0: no topology.conf.
     pub leaf: usize,
+    /// The leaves are blocks of topology/block, which releases from 23.11 on have.
+    pub blocks: bool,
+    /// Shards on the last node, a feature on nodes 1 and 2, the partitions `small`, `urgent` and `whole`, preemption.
+    pub mixed: bool,
+    /// Accounting by slurmdbd, on a MariaDB of the lab.
+    pub accounts: bool,
     /// Further lines of slurm.conf; `AT` stands for the folder of the lab.
     pub config: String,
 }
@@ -78,13 +113,17 @@ pub struct Lab {
     pub folder: Folder,
     pub setup: Setup,
     pub daemons: Mutex<Vec<(String, Child)>>,
+    ports: Vec<u16>,
 }
 
 impl Lab {
     pub fn start(setup: Setup) -> Result<Lab, String> {
         let folder = Folder::new();
-        let lab = Lab { folder, setup, daemons: Mutex::default() };
+        let lab = Lab { folder, daemons: Mutex::default(), ports: free_ports(3 + setup.nodes), setup };
         prepared(Path::new(&lab.at("plugin")))?;
+        if lab.setup.accounts {
+            accounts::prepared()?;
+        }
         for f in ["etc", "log", "run", "dev", "state", "spool"] {
             std::fs::create_dir_all(lab.at(f)).unwrap();
         }
@@ -92,7 +131,7 @@ impl Lab {
             // A fake GPU has to be a character device.
             symlink("/dev/null", lab.at(&format!("dev/gpu{i}"))).unwrap();
         }
-        lab.write_config();
+        lab.write_config(true);
         let key = lab.at("etc/munge.key");
         std::fs::write(&key, (0..128u32).map(|i| (i * 37 + std::process::id()) as u8).collect::<Vec<_>>()).unwrap();
         use std::os::unix::fs::PermissionsExt;
@@ -118,6 +157,9 @@ impl Lab {
             ],
         );
         lab.until("munged answers", || Path::new(&socket).exists());
+        if lab.setup.accounts {
+            accounts::start(&lab, [lab.ports[1], lab.ports[2]])?;
+        }
         lab.controller();
         for i in 1..=lab.setup.nodes {
             lab.node(i);
@@ -133,45 +175,80 @@ impl Lab {
         self.folder.at(name)
     }
 
-    fn write_config(&self) {
-        let nodes = self.setup.nodes;
-        let ports: Vec<TcpListener> = (0..=nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let port = |i: usize| ports[i].local_addr().unwrap().port();
-        let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
-        let (user, at) = (user.trim(), self.folder.0.path().display());
+    /// Name of the user of every daemon.
+    fn user(&self) -> String {
+        let name = Command::new("id").arg("-un").output().unwrap().stdout;
+        String::from_utf8(name).unwrap().trim().to_owned()
+    }
+
+    fn write_config(&self, plugin: bool) {
+        let (nodes, ports) = (self.setup.nodes, &self.ports);
+        let (user, at) = (self.user(), self.folder.0.path().display());
         let mut text = format!(
             "ClusterName=lab\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
              CredType=cred/munge\nAuthInfo=socket={at}/run/munge.sock\nStateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool/%n\n\
              SlurmctldPidFile={at}/run/ctld.pid\nSlurmdPidFile={at}/run/%n.pid\nSlurmctldLogFile={at}/log/ctld.log\n\
-             SlurmdLogFile={at}/log/%n.log\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\nReturnToService=2\n\
+             SlurmdLogFile={at}/log/%n.log\nProctrackType=proctrack/linuxproc\nMpiDefault=none\nReturnToService=2\n\
              SchedulerParameters=sched_interval=5,bf_interval=5,batch_sched_delay=0,sched_min_interval=0\nSelectType=select/cons_tres\n\
-             SelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nGresTypes=gpu\nKillWait=2\n\
-             BurstBufferType=burst_buffer/linkwise\nPluginDir=/usr/lib/x86_64-linux-gnu/slurm-wlm:{at}/plugin\n\
+             SelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nKillWait=2\nMaxJobCount=20000\n\
+             PluginDir={}:{at}/plugin\n\
              SlurmctldParameters=linkwise_socket={at}/run/linkwise.sock,linkwise_silence={SILENCE_S}\n",
-            port(0)
+            ports[0],
+            plugins().display()
         );
-        for i in 1..=nodes {
+        if plugin {
+            text += "BurstBufferType=burst_buffer/linkwise\n";
+        }
+        let mixed = self.setup.mixed;
+        text += if mixed {
+            "GresTypes=gpu,shard\nPreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n"
+        } else {
+            "GresTypes=gpu\n"
+        };
+        for (i, port) in (1..).zip(&ports[3..]) {
+            let shards = if mixed && i == nodes { ",shard:16" } else { "" };
+            let feature = if mixed && i < 3 { "Feature=fast " } else { "" };
             text += &format!(
-                "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={} CPUs=16 RealMemory=1000 Gres=gpu:a100:{GPUS} State=UNKNOWN\n",
-                port(i)
+                "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000 {feature}Gres=gpu:a100:{GPUS}{shards} State=UNKNOWN\n"
             );
         }
         text += &format!("PartitionName=main Nodes=n[1-{nodes}] Default=YES State=UP OverSubscribe=NO\n");
-        text += &self.setup.config.replace("AT", &at.to_string());
+        let gres = format!("NodeName=n[1-{nodes}] Name=gpu Type=a100 File={at}/dev/gpu[0-{}]\n", GPUS - 1);
+        let mut shards = String::new();
+        if mixed {
+            text += &format!(
+                "PartitionName=small Nodes=n{nodes} State=UP OverSubscribe=NO\nPartitionName=urgent Nodes=n[1-{nodes}] State=UP \
+                 OverSubscribe=NO PriorityTier=10\nPartitionName=whole Nodes=n[1-{nodes}] State=UP OverSubscribe=EXCLUSIVE\n"
+            );
+            shards = format!("NodeName=n{nodes} Name=shard Count=16 File={at}/dev/gpu[0-{}]\n", GPUS - 1);
+        }
+        if self.setup.accounts {
+            text += &accounts::config(&at.to_string(), ports[2]);
+        }
+        text += &self.setup.config.replace("AT/", &format!("{at}/"));
         if self.setup.leaf > 0 {
-            text += "TopologyPlugin=topology/tree\n";
+            let (plugin, name) = if self.setup.blocks { ("block", "BlockName") } else { ("tree", "SwitchName") };
+            text += &format!("TopologyPlugin=topology/{plugin}\n");
             let leaves = nodes.div_ceil(self.setup.leaf);
             let mut switches = String::new();
             for l in 0..leaves {
                 let (first, last) = (l * self.setup.leaf + 1, ((l + 1) * self.setup.leaf).min(nodes));
-                switches += &format!("SwitchName=leaf{l} Nodes=n[{first}-{last}]\n");
+                switches += &format!("{name}=leaf{l} Nodes=n[{first}-{last}]\n");
             }
-            switches += &format!("SwitchName=spine Switches=leaf[0-{}]\n", leaves - 1);
+            switches += &match self.setup.blocks {
+                true => format!("BlockSizes={}\n", self.setup.leaf),
+                false => format!("SwitchName=spine Switches=leaf[0-{}]\n", leaves - 1),
+            };
             std::fs::write(self.at("etc/topology.conf"), switches).unwrap();
         }
         std::fs::write(self.at("etc/slurm.conf"), text).unwrap();
-        let gres = format!("NodeName=n[1-{nodes}] Name=gpu Type=a100 File={at}/dev/gpu[0-{}]\n", GPUS - 1);
-        std::fs::write(self.at("etc/gres.conf"), gres).unwrap();
+        std::fs::write(self.at("etc/gres.conf"), gres + &shards).unwrap();
+        std::fs::write(self.at("library.so"), "").unwrap();
+        let spank = format!("optional {at}/plugin/spank_linkwise.so plugin={at}/library.so\n");
+        std::fs::write(self.at("etc/plugstack.conf"), spank).unwrap();
+        if release() >= (23, 11) {
+            std::fs::write(self.at("etc/cgroup.conf"), "CgroupPlugin=disabled\n").unwrap();
+        }
     }
 
     /// Starts the daemon of node `i`, from 1.
@@ -181,25 +258,50 @@ impl Lab {
 
     /// Kills a daemon at once. Its name: `slurmctld`, or `slurmd n3`.
     pub fn kill(&self, name: &str) {
-        let mut daemons = self.daemons.lock().unwrap();
-        let at = daemons.iter().position(|d| d.0 == name).unwrap();
-        let (_, mut child) = daemons.remove(at);
+        let mut child = self.taken_out(name);
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    fn daemon(&self, program: &str, args: &[&str]) {
+    /// Ends the controller and starts it again, with or without the plugin.
+    pub fn restart(&self, plugin: bool) {
+        self.end("slurmctld");
+        self.write_config(plugin);
+        self.controller();
+    }
+
+    /// Asks a daemon to end, and waits for it.
+    pub fn end(&self, name: &str) {
+        let mut child = self.taken_out(name);
+        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        child.wait().unwrap();
+    }
+
+    fn taken_out(&self, name: &str) -> Child {
+        let mut daemons = self.daemons.lock().unwrap();
+        let at = daemons.iter().position(|d| d.0 == name).unwrap_or_else(|| panic!("{name} does not run"));
+        daemons.remove(at).1
+    }
+
+    /// Starts a daemon with the lab's configuration. Its name: the program, and of a slurmd also its node.
+    pub fn daemon(&self, program: &str, args: &[&str]) {
         let name = args.get(2).filter(|_| program == "slurmd").map_or(program.into(), |n| format!("{program} {n}"));
-        let log = std::fs::File::create(self.at(&format!("log/{name}.out"))).unwrap();
-        let path = format!("/usr/sbin:/sbin:{}", std::env::var("PATH").unwrap_or_default());
+        let log = self.at(&format!("log/{name}.out"));
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
         let mut command = Command::new(program);
-        command.args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).env("PATH", path);
+        command.args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).env("PATH", path());
+        if program == "slurmctld" && std::env::var_os("LINKWISE_TEST_SLURM_ASAN").is_some() {
+            let out = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
+            command.env("LD_PRELOAD", String::from_utf8_lossy(&out.stdout).trim());
+            command.env("ASAN_OPTIONS", format!("detect_leaks=0:log_path={}", self.at("log/asan")));
+        }
         let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         self.daemons.lock().unwrap().push((name, child));
     }
 
     pub fn controller(&self) {
         self.daemon("slurmctld", &["-D"]);
+        // Under the address sanitizer a fault ends the controller, and with it the test.
         self.until("slurmctld answers", || self.client("scontrol", &["ping"]).contains("UP"));
     }
 
@@ -247,8 +349,58 @@ impl Lab {
     /// The GPUs of every running job, by Slurm's books.
     pub fn books(&self) -> BTreeMap<u32, Gpus> {
         let text = self.client("scontrol", &["show", "job", "-d", "-o"]);
-        let jobs = slurm_books(&text);
+        let jobs = books::slurm_books(&text);
         jobs.into_iter().filter(|(_, g)| !g.is_empty()).collect()
+    }
+
+    /// Nodes with GPUs that are marked as taken, and the marks: `n1 gpu:a100:2(IDX:0-1)`.
+    pub fn marked(&self) -> Vec<String> {
+        let text = self.client("scontrol", &["show", "node", "-d", "-o"]);
+        assert!(!text.is_empty(), "scontrol show node does not answer\n{}", self.log());
+        let word = |l: &str, key: &str| l.split(' ').find_map(|w| w.strip_prefix(key)).unwrap_or_default().to_owned();
+        let of = |l: &str| (word(l, "NodeName="), word(l, "GresUsed="));
+        let taken = |used: &str| used.split(',').any(|g| g.starts_with("gpu:a100:") && !g.starts_with("gpu:a100:0"));
+        text.lines().map(of).filter(|(_, used)| taken(used)).map(|(name, used)| format!("{name} {used}")).collect()
+    }
+
+    /// Waits until Slurm has written its jobs to disk: Slurm itself loses a job that it accepted just before its controller is killed.
+    pub fn saved(&self) {
+        let file = self.at("state/job_state");
+        let written = || std::fs::metadata(&file).and_then(|m| m.modified()).ok();
+        let (before, begin) = (written(), Instant::now());
+        while written() == before && begin.elapsed() < Duration::from_secs(12) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// What an operator does for jobs that Slurm put back: they start before Slurm's two minutes, and those held because their slurmd died at their
+    /// launch are released. Not before the first run is gone from its node: a slurmd that still ends the first run ends the second with it, with and
+    /// without the plugin. Call it again and again.
+    pub fn hurry(&self, since: &mut BTreeMap<String, Instant>) {
+        let waiting = self.client("squeue", &["-h", "-t", "pending", "-o", "%i %r"]);
+        let of = |l: &str| {
+            let (id, why) = l.split_once(' ')?;
+            let held = why.contains("launch") && why.contains("held");
+            (held || why == "BeginTime").then(|| (id.to_owned(), held))
+        };
+        let waiting: BTreeMap<String, bool> = waiting.lines().filter_map(of).collect();
+        since.retain(|id, _| waiting.contains_key(id));
+        for (id, held) in waiting {
+            if since.entry(id.clone()).or_insert_with(Instant::now).elapsed() > Duration::from_secs(3) {
+                if held {
+                    self.client("scontrol", &["release", &id]);
+                }
+                self.client("scontrol", &["update", &format!("jobid={id}"), "StartTime=now"]);
+            }
+        }
+    }
+
+    /// Resident memory of the controller, kB.
+    pub fn controller_kb(&self) -> u64 {
+        let Some(pid) = self.pid("slurmctld") else { return 0 };
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or_default()
     }
 
     /// Process id of a daemon.
@@ -272,7 +424,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let mut daemons = std::mem::take(&mut *self.daemons.lock().unwrap());
         if daemons.len() > 1 {
-            self.client("scancel", &["-u", "root"]);
+            self.client("scancel", &["-u", &self.user()]);
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_secs(15) && !self.client("squeue", &["-h"]).is_empty() {
                 std::thread::sleep(Duration::from_millis(100));
@@ -293,102 +445,18 @@ impl Drop for Lab {
     }
 }
 
-/// `Nodes=n[1-2] ... GRES=gpu:a100:2(IDX:0,5-6)` of every running job.
-pub fn slurm_books(text: &str) -> BTreeMap<u32, Gpus> {
-    let mut all = BTreeMap::new();
-    for line in text.lines().filter(|l| l.contains("JobState=RUNNING")) {
-        let word = |w: &str, key: &str| w.strip_prefix(key).map(str::to_owned);
-        let job = line.split(' ').find_map(|w| word(w, "JobId=")).and_then(|n| n.parse().ok());
-        let (mut nodes, mut gpus) = (Vec::new(), Gpus::new());
-        for w in line.split(' ') {
-            if let Some(list) = word(w, "Nodes=") {
-                nodes = numbers(list.trim_start_matches('n').trim_matches(['[', ']']));
-            } else if let Some((_, list)) = word(w, "GRES=").unwrap_or_default().split_once("IDX:") {
-                let indices = numbers(list.trim_end_matches(')'));
-                nodes.iter().for_each(|n| drop(gpus.insert(format!("n{n}"), indices.iter().copied().collect())));
-            }
-        }
-        all.extend(job.map(|j| (j, gpus)));
-    }
-    all
+/// Ports that are free now.
+pub fn free_ports(n: usize) -> Vec<u16> {
+    let bound: Vec<TcpListener> = (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    bound.iter().map(|l| l.local_addr().unwrap().port()).collect()
 }
 
-pub fn numbers(list: &str) -> Vec<u32> {
-    let range = |r: &str| {
-        let (a, b) = r.split_once('-').unwrap_or((r, r));
-        a.parse().ok().zip(b.parse().ok()).map(|(a, b): (u32, u32)| a..=b)
-    };
-    list.split(',').filter_map(range).flatten().collect()
-}
-
-/// `linkwise slurm agent`, and its log.
-pub struct Agent {
-    pub child: Child,
-    pub log: String,
-}
-
-impl Agent {
-    pub fn start(lab: &Lab, cluster: &str, model: &str, more: &[&str]) -> Agent {
-        let log = lab.at("log/agent");
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(&log).unwrap();
-        let seen = Agent::count(&log, "connected to Slurm");
-        let child = Command::new(env!("CARGO_BIN_EXE_linkwise"))
-            .args(["slurm", "agent", "--cluster", cluster, "--model", model])
-            .args(more)
-            .env("SLURM_CONF", lab.at("etc/slurm.conf"))
-            .stdin(Stdio::null())
-            .stderr(file)
-            .spawn()
-            .unwrap();
-        let agent = Agent { child, log };
-        lab.until("the agent is connected", || Agent::count(&agent.log, "connected to Slurm") > seen);
-        agent
-    }
-
-    pub fn count(log: &str, text: &str) -> usize {
-        std::fs::read_to_string(log).unwrap_or_default().matches(text).count()
-    }
-
-    pub fn signal(&self, name: &str) {
-        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
-    }
-
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// What the agent wrote about one job.
-    pub fn about(log: &str, job: u32) -> String {
-        let text = std::fs::read_to_string(log).unwrap_or_default();
-        text.lines().filter(|l| l.starts_with(&format!("job {job}"))).collect::<Vec<_>>().join("\n")
-    }
-
-    /// The orders that Slurm followed.
-    pub fn orders(log: &str) -> BTreeMap<u32, Gpus> {
-        let (mut last, mut taken) = (BTreeMap::new(), BTreeMap::new());
-        for line in std::fs::read_to_string(log).unwrap().lines() {
-            if let Some(rest) = line.split_once(": take ").map(|(_, r)| r) {
-                let words: Vec<&str> = rest.split(' ').collect();
-                let node = |n: &str| {
-                    let (name, list) = n.split_once(':').unwrap();
-                    (name.to_owned(), list.split('.').map(|g| g.parse().unwrap()).collect())
-                };
-                last.insert(words[0].parse::<u32>().unwrap(), words[2].split(',').map(node).collect::<Gpus>());
-            } else if let Some(job) = line.strip_suffix(" runs on these GPUs").and_then(|l| l.strip_prefix("job ")) {
-                let job: u32 = job.parse().unwrap();
-                taken.insert(job, last[&job].clone());
-            }
-        }
-        taken
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Major and minor release of the installed slurmctld.
+pub fn release() -> (u32, u32) {
+    let out = Command::new("slurmctld").arg("-V").env("PATH", path()).output().map(|o| o.stdout);
+    let text = String::from_utf8_lossy(&out.unwrap_or_default()).into_owned();
+    let mut numbers = text.split(' ').nth(1).unwrap_or_default().split('.').map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Cluster file and model of the lab. The bandwidths are simulated.

@@ -1,11 +1,9 @@
-//! A trace of jobs of a published shape, replayed through the real slurmctld at compressed time.
+//! A synthetic trace of jobs, replayed through the real slurmctld at compressed time.
 //!
-//! Shape: GPU jobs of Helios (Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU
-//! Datacenters", SC 2021): more than half of the jobs have one GPU, the mean is 3.7 GPUs; durations have a median of 206 s and a
-//! mean of 6,652 s. Here: sizes 1 to 32 with the shares of [`SIZES`] (mean 3.5), log-normal durations with these two figures,
-//! independent of the size, and Poisson arrivals. No job of the published files is used.
+//! Its figures are chosen here and come from no site: sizes of 1 to 32 GPUs with the shares of [`SIZES`] (mean 3.5), log-normal durations with a long
+//! tail (median [`MEDIAN_S`], mean [`MEAN_S`]), independent of the size, and Poisson arrivals at [`LOAD`] of the capacity.
 
-use crate::lab::{Agent, GPUS, Lab, draw};
+use super::{Agent, GPUS, Lab, draw};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -92,7 +90,18 @@ fn seconds_of(text: &str) -> f64 {
     (((days * 24 + hour) * 60 + minute) * 60 + second) as f64
 }
 
+/// The present time as [`seconds_of`] counts: Slurm writes local time.
+pub fn now_s() -> f64 {
+    let out = std::process::Command::new("date").arg("+%Y-%m-%dT%H:%M:%S").output().unwrap();
+    seconds_of(String::from_utf8_lossy(&out.stdout).trim())
+}
+
 impl Books {
+    /// The last state of a job, and its start as [`now_s`] counts.
+    pub fn last(&self, job: u32) -> (&str, f64) {
+        self.jobs.get(&job).map_or(("LOST", 0.0), |s| (s.state.as_str(), s.start_s))
+    }
+
     fn read(&mut self, lab: &Lab, cluster: &Cluster, submitting: bool) {
         let text = lab.client("scontrol", &["show", "job", "-d", "-o"]);
         if text.is_empty() {
