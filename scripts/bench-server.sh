@@ -7,5 +7,4 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 require_rust
 mkdir -p out
-# The profile of tests and demo, so that nothing is built twice.
-exec cargo run --locked --quiet --workspace --example load -- --results out/bench-server.jsonl "$@"
+run_example load --results out/bench-server.jsonl "$@"

@@ -20,7 +20,7 @@ impl Engine {
     /// # Errors
     /// No state; the kept answer is of another version.
     pub fn placed(&self, job: &str) -> Result<Option<PlaceAnswer>, EngineError> {
-        let kept = self.state()?.kept_answer(job)?;
+        let kept = self.reads()?.kept_answer(job)?;
         kept.map(|a| serde_json::from_str(&a).map_err(|e| EngineError::KeptAnswer(e.to_string()))).transpose()
     }
 
@@ -35,7 +35,7 @@ impl Engine {
         let text = serde_json::to_string(&canonical).map_err(EngineError::bad)?;
         let once = query.key.as_deref().map(|k| Once::new(k, &text)).transpose().map_err(EngineError::bad)?;
         let request = digest(&text);
-        if let Some(answer) = self.state()?.answered(job, &request, once.as_ref())? {
+        if let Some(answer) = self.reads()?.answered(job, &request, once.as_ref())? {
             return repeated(&answer);
         }
         let (model, search) = (self.model()?, self.search(&query.search, query.seed)?);
@@ -47,7 +47,7 @@ impl Engine {
             let snapshot = self.snapshot()?;
             // The same request may have been sent twice at the same time, and the other copy was committed first.
             if snapshot.job(job).is_some()
-                && let Some(answer) = self.state()?.answered(job, &request, once.as_ref())?
+                && let Some(answer) = self.reads()?.answered(job, &request, once.as_ref())?
             {
                 return repeated(&answer);
             }

@@ -60,6 +60,14 @@ pub enum EngineError {
         /// Jobs that hold GPUs, as text.
         known: String,
     },
+    /// The readings are of GPUs that the job does not have.
+    #[error("{why} job `{job}`")]
+    NotItsGpus {
+        /// The job.
+        job: String,
+        /// What is wrong with the GPUs.
+        why: &'static str,
+    },
     /// A reading is above the bandwidth that the links allow.
     #[error(
         "{} GB/s on {gpus} is impossible: the links allow {bound_gb_per_s:.1} GB/s, and {} times that is the limit",
@@ -159,6 +167,7 @@ impl EngineError {
             EngineError::NotACandidate { .. } => "not_a_candidate",
             EngineError::OneGpu { .. } => "one_gpu",
             EngineError::NotHeld { .. } => "unknown_job",
+            EngineError::NotItsGpus { .. } => "not_its_gpus",
             EngineError::Impossible { .. } => "impossible_reading",
             EngineError::Conflict { .. } => "conflict",
             EngineError::ModelNotKept(_) => "model_not_saved",
@@ -206,6 +215,11 @@ impl EngineError {
             }
             EngineError::KeptModel(_) => "promote another version, fit again, or start the server with --model FILE",
             EngineError::KeptAnswer(_) => "send the request under a new key",
+            EngineError::NotItsGpus { .. } => "name GPUs of the job, or use a token with the scope `operate`",
+            EngineError::Fit(_) => "add the readings or correct the setting that the message names",
+            EngineError::State(StateError::NotYours { .. }) => {
+                "use the token of its author, or one with the scope `operate`"
+            }
             EngineError::State(StateError::JobExists { .. }) => "release the job first, or choose another id",
             EngineError::State(StateError::KeyReused(_)) | EngineError::Store(StoreError::KeyReused(_)) => {
                 "give every request a different key"
@@ -290,6 +304,7 @@ fn state_code(e: &StateError) -> &'static str {
         StateError::Drained { .. } => "gpu_drained",
         StateError::KeyReused(_) => "key_reused",
         StateError::TooManyJobs { .. } => "too_many_jobs",
+        StateError::TooManyTasks { .. } => "too_many_tasks",
         StateError::NotYours { .. } => "not_yours",
         StateError::TokenExists(_) => "token_exists",
         StateError::UnknownToken(_) => "unknown_token",

@@ -41,7 +41,7 @@ impl Engine {
         if !(1..=LIMIT_MAX).contains(&limit) {
             return Err(EngineError::bad(format!("`limit` is {limit}; 1 to {LIMIT_MAX} was expected")));
         }
-        let state = self.state()?;
+        let state = self.reads()?;
         let last = state.last_event()?;
         let after = r.after.unwrap_or(last.saturating_sub(limit as i64));
         Ok(EventsAnswer { events: state.events(after, limit)?, last })
@@ -49,17 +49,22 @@ impl Engine {
 
     /// Number of the newest change. Reads one row.
     pub fn last_event(&self) -> Result<i64, EngineError> {
-        Ok(self.state()?.last_event()?)
+        Ok(self.reads()?.last_event()?)
     }
 
     /// The token with this hash, also a revoked one. Reads one row.
     pub fn token(&self, hash: &str) -> Result<Option<Token>, EngineError> {
-        Ok(self.state()?.token(hash)?)
+        Ok(self.reads()?.token(hash)?)
+    }
+
+    /// True if a token has this name, also a revoked one. Reads one row.
+    pub fn has_token_named(&self, name: &str) -> Result<bool, EngineError> {
+        Ok(self.reads()?.has_token_named(name)?)
     }
 
     /// True if a token was ever made. Reads one row.
     pub fn has_tokens(&self) -> Result<bool, EngineError> {
-        Ok(self.state()?.has_tokens()?)
+        Ok(self.reads()?.has_tokens()?)
     }
 
     /// Logs a change that the state does not hold itself: of readings and models. The change is made already: a request that

@@ -117,7 +117,7 @@ impl Engine {
             Request::Release(r) => Answer::Release(self.release(r, by)?),
             Request::Drain(r) => Answer::Drain(self.drain(r, by)?),
             Request::Undrain(r) => Answer::Undrain(self.undrain(r, by)?),
-            Request::Observe(r) => Answer::Observe(self.observe(r, now_unix_s)?),
+            Request::Observe(r) => Answer::Observe(self.observe(r, by)?),
             Request::Learn(r) => Answer::Learn(self.learn(r, now_unix_s)?),
             Request::Fit(r) => Answer::Fit(self.fit(r)?),
             Request::Diagnose(r) => Answer::Diagnose(self.diagnose(r)?),

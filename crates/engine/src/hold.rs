@@ -33,6 +33,8 @@ pub trait ModelKeeper: Send {
 pub struct Engine {
     pub(crate) cluster: Cluster,
     state: Option<Mutex<Box<dyn ClusterStateStore>>>,
+    /// A second connection to the state, for reads; none: reads take turns with writes, which wait for the disk.
+    reader: Option<Mutex<Box<dyn ClusterStateStore>>>,
     pub(crate) turns: Option<Box<dyn Turns>>,
     /// The last snapshot; valid while the state has its version.
     snapshot: Mutex<Option<Arc<Snapshot>>>,
@@ -137,6 +139,7 @@ impl Builder {
             turns: self.state.as_ref().map(|s| s.turns()),
             cluster: self.cluster,
             state: self.state.map(Mutex::new),
+            reader: None,
             snapshot: Mutex::new(None),
             store: self.store.map(Mutex::new),
             model: RwLock::new(model.map(Arc::new)),
@@ -255,18 +258,35 @@ impl Engine {
         self.replace_model(model).inspect_err(|_| *lock(&self.fitted_on) = before)
     }
 
-    /// The present state. Reads one row if nothing has changed since the last call, else O(GPUs held).
+    /// The present state. Reads one row if nothing has changed since the last call, and O(GPUs of the jobs that came since) otherwise.
     pub fn snapshot(&self) -> Result<Arc<Snapshot>, EngineError> {
-        let state = self.state()?;
+        let state = self.reads()?;
         let version = state.version()?;
         let mut kept = lock(&self.snapshot);
-        match &*kept {
-            Some(s) if s.version == version => Ok(s.clone()),
-            _ => {
-                let s = Arc::new(state.snapshot()?);
-                *kept = Some(s.clone());
-                Ok(s)
-            }
+        let now = match &*kept {
+            Some(s) if s.version == version => return Ok(s.clone()),
+            Some(s) => state.snapshot_after(s)?,
+            None => state.snapshot()?,
+        };
+        Ok(kept.insert(Arc::new(now)).clone())
+    }
+
+    /// Opens a second connection to the state, for reads: a program with many clients whose questions must not wait for the writes of others.
+    ///
+    /// # Errors
+    /// The state cannot be opened again.
+    pub fn read_apart(&mut self) -> Result<(), EngineError> {
+        if let (Some(state), None) = (&self.state, &self.reader) {
+            self.reader = lock(state).reader()?.map(Mutex::new);
+        }
+        Ok(())
+    }
+
+    /// Locks the state for one read. What was written before the call is read.
+    pub(crate) fn reads(&self) -> Result<MutexGuard<'_, Box<dyn ClusterStateStore>>, EngineError> {
+        match &self.reader {
+            Some(reader) => Ok(lock(reader)),
+            None => self.state(),
         }
     }
 

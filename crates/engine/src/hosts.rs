@@ -44,6 +44,9 @@ pub struct HostStatus {
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct GpuStatus {
+    /// Its UUID, if the cluster file has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
     /// The job that holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
@@ -86,6 +89,7 @@ impl Engine {
         let host = |h: topology::HostId| {
             let of = cluster.host(h);
             let gpu = |g: usize| GpuStatus {
+                uuid: of.gpu_uuids.get(g).filter(|u| !u.is_empty()).cloned(),
                 job: None,
                 drained: of.drained.contains(g).then(|| "in the cluster file".to_owned()),
             };

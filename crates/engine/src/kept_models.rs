@@ -67,7 +67,7 @@ impl Engine {
         if !self.models_in_state {
             return Ok(false);
         }
-        let revision = self.state()?.models_revision()?;
+        let revision = self.reads()?.models_revision()?;
         {
             let versions = lock(&self.versions);
             if versions.known.head.revision == revision || versions.known.unreadable == Some(revision) {
@@ -88,11 +88,11 @@ impl Engine {
             return Ok(false);
         }
         for _ in 0..ATTEMPTS {
-            let revision = self.state()?.models_revision()?;
+            let revision = self.reads()?.models_revision()?;
             if lock(&self.versions).known.head.revision == revision {
                 return Ok(false);
             }
-            let head = self.state()?.models()?;
+            let head = self.reads()?.models()?;
             if let Some(changed) = self.follow(head)? {
                 return Ok(changed);
             }
@@ -114,7 +114,7 @@ impl Engine {
         };
         let goes_on = goes_on.zip(self.model_if_any());
         let after = goes_on.as_ref().map_or(source.lesson, |g| g.0);
-        let lessons = self.state()?.lessons(after)?;
+        let lessons = self.reads()?.lessons(after)?;
         let lessons: Vec<Lesson> = lessons.into_iter().filter(|l| l.id <= head.lesson).collect();
         if lessons.len() as i64 != head.lesson - after {
             return Ok(None); // a checkpoint was written meanwhile
@@ -160,7 +160,7 @@ impl Engine {
     fn text_of(&self, t: &ModelText) -> Result<Option<String>, EngineError> {
         let mut text = String::new();
         for part in 0..t.parts {
-            let Some(part) = self.state()?.model_part(t.id, part)? else { return Ok(None) };
+            let Some(part) = self.reads()?.model_part(t.id, part)? else { return Ok(None) };
             text += &part;
         }
         if text.len() as i64 != t.bytes || text_digest(&text) != t.digest {
@@ -229,7 +229,7 @@ impl Engine {
         let id = self.state()?.begin_model_text()?;
         let parts = parts_of(&text);
         for (number, part) in (0..).zip(&parts) {
-            self.state()?.put_model_part(id, number, part)?;
+            store::with_a_pause::<EngineError>(|| Ok(self.state()?.put_model_part(id, number, part)?))?;
         }
         Ok(Some(ModelText { id, parts: parts.len() as i64, bytes: text.len() as i64, digest: text_digest(&text) }))
     }
@@ -340,7 +340,21 @@ impl Engine {
         let done = self.state()?.change_models(&ModelsChange { models: &next, learned, log })?;
         let Some(revision) = done else { return Ok(false) };
         let lesson = next.lesson + learned.len() as i64;
-        lock(&self.versions).set_head(KeptModels { revision, lesson, ..next })?;
+        let kept: Vec<i64> = next.versions.iter().map(|v| v.text.id).collect();
+        let before = {
+            let mut versions = lock(&self.versions);
+            let before: Vec<ModelText> = versions.known.head.versions.iter().map(|v| v.text.clone()).collect();
+            versions.set_head(KeptModels { revision, lesson, ..next })?;
+            before
+        };
+        for gone in before.iter().filter(|t| !kept.contains(&t.id)) {
+            for part in (0..gone.parts).rev() {
+                // What is left after a failure is removed like the text of a killed process.
+                if store::with_a_pause::<EngineError>(|| Ok(self.state()?.remove_model_part(gone.id, part)?)).is_err() {
+                    return Ok(true);
+                }
+            }
+        }
         Ok(true)
     }
 }
@@ -380,7 +394,7 @@ fn written(state: &mut dyn ClusterStateStore, text: &str) -> Result<ModelText, E
     let id = state.begin_model_text()?;
     let parts = parts_of(text);
     for (number, part) in (0..).zip(&parts) {
-        state.put_model_part(id, number, part)?;
+        store::with_a_pause::<EngineError>(|| Ok(state.put_model_part(id, number, part)?))?;
     }
     Ok(ModelText { id, parts: parts.len() as i64, bytes: text.len() as i64, digest: text_digest(text) })
 }

@@ -43,6 +43,7 @@ mod request;
 mod sampling;
 mod schema;
 mod slow_parts;
+mod tasks;
 mod teach;
 mod watch;
 

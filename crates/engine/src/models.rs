@@ -125,6 +125,9 @@ pub struct ModelVersion {
     /// How it compared with the model of its time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared: Option<Compared>,
+    /// Number of the newest reading when it was fitted; 0: it was not fitted to the store's readings.
+    #[serde(default)]
+    pub readings_until: i64,
     /// What it was fitted to; none for a version that this engine did not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<Box<FitAnswer>>,
@@ -153,6 +156,8 @@ pub(crate) struct Versions {
     seen_until: i64,
     /// Number of the newest reading at the last fit, also of one that was refused.
     tried_until: i64,
+    /// The mark of a fit that had no result when this process started: of one that was killed, as a rule. Its readings count as new.
+    abandoned: Option<i64>,
     /// The versions in the state.
     pub(crate) known: Known,
 }
@@ -180,10 +185,27 @@ impl Versions {
         self.list.iter().find(|v| v.0.state == VersionState::Present).map_or(0, |v| v.0.version)
     }
 
+    /// Number of the newest reading of the fits that have a result.
+    fn ended_until(&self) -> i64 {
+        self.list.iter().map(|v| v.0.readings_until).fold(self.seen_until, i64::max)
+    }
+
+    /// Looks for the mark of a fit without a result in what the state says when the process starts.
+    fn find_abandoned(&mut self, head: &KeptModels) -> Result<(), EngineError> {
+        let versions = crate::kept_models::described_in(head)?;
+        let ended = versions.iter().map(|v| v.readings_until).fold(head.seen_until, i64::max);
+        self.abandoned = (head.tried_until > ended).then_some(head.tried_until);
+        Ok(())
+    }
+
     /// Takes over what the state says.
     pub(crate) fn set_head(&mut self, head: KeptModels) -> Result<(), EngineError> {
         self.list = crate::kept_models::described_in(&head)?.into_iter().map(|v| (v, None)).collect();
-        (self.next, self.seen_until, self.tried_until) = (head.newest, head.seen_until, head.tried_until);
+        (self.next, self.seen_until) = (head.newest, head.seen_until);
+        self.tried_until = match self.abandoned {
+            Some(mark) if mark == head.tried_until => self.ended_until(),
+            _ => head.tried_until,
+        };
         self.known.head = head;
         Ok(())
     }
@@ -224,6 +246,7 @@ impl Engine {
         for _ in 0..4 {
             let head = self.state()?.models()?;
             let takes = imported.is_some_and(|digest| head.imported != digest);
+            lock(&self.versions).find_abandoned(&head)?;
             if head.present > 0 && !takes {
                 return self.catch_up().map(|_| ());
             }
@@ -345,6 +368,7 @@ impl Engine {
             );
             let mut version = described(&candidate, VersionState::Refused, by, &why);
             (version.compared, version.fit) = (compared, Some(Box::new(fit.clone())));
+            version.readings_until = last;
             let text = self.keep_text(&candidate, None)?;
             let candidate = &Arc::new(candidate);
             let _alone = self.learning();
@@ -405,6 +429,7 @@ impl Engine {
         }
         let mut version = described(&model, VersionState::Present, by, why);
         (version.compared, version.fit) = (compared, Some(Box::new(fit.clone())));
+        version.readings_until = last;
         let model = &Arc::new(model);
         let version = self.in_use(model, |engine| {
             let log = Some((by, "fit"));
@@ -510,6 +535,7 @@ fn described(model: &Model, state: VersionState, by: By<'_>, why: &str) -> Model
         at_unix_s: by.at_unix_s,
         why: why.into(),
         compared: None,
+        readings_until: 0,
         fit: None,
     }
 }

@@ -9,11 +9,13 @@ use crate::plausible;
 use crate::teach::{Learned, NotLearned, Taught, kept};
 use serde::{Deserialize, Serialize};
 use store::state::{JobHeld, Snapshot, check_job_id};
-use store::{Measurement, Quality, Query, Source};
+use store::{By, Measurement, Quality, Query, Source, StateError};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
 
 /// Message size if neither the reading nor the state has one.
 const SIZE_DEFAULT: Bytes = Bytes::mib(16);
+/// Time after the end of a job for which its author may report on it, seconds.
+const AFTER_END_S: f64 = 86_400.0;
 /// Maximum number of jobs in a note on contention.
 const NAMED_MAX: usize = 16;
 /// Maximum number of readings of one request.
@@ -190,13 +192,41 @@ impl Engine {
         Ok(ObservedJob { job: job.into(), gpus, placed_for, contention })
     }
 
+    /// The GPUs on which an author may report who reports on its own jobs only: those that the job has, or had until its end. None: on any.
+    fn own_gpus(&self, r: &ObserveRequest, by: By<'_>) -> Result<Option<Allocation>, EngineError> {
+        if !by.own_only {
+            return Ok(None);
+        }
+        check_job_id(&r.job).map_err(EngineError::bad)?;
+        if r.force {
+            return Err(EngineError::bad("`force` is for operators: leave it out"));
+        }
+        let not_its = |why| EngineError::NotItsGpus { job: r.job.clone(), why };
+        let now = self.snapshot()?;
+        let (made_by, had) = match now.job(&r.job) {
+            Some(job) => (job.made_by.clone(), job.gpus.clone()),
+            None => {
+                let last = self.reads()?.last_holder(&r.job)?.ok_or_else(|| not_held(&r.job, &now))?;
+                if last.ended_at_unix_s.is_some_and(|end| by.at_unix_s - end > AFTER_END_S) {
+                    return Err(not_its("a day has passed since the end of"));
+                }
+                // A host was renamed or removed meanwhile.
+                let had = self.cluster.parse_gpus([last.gpus.as_str()]);
+                (last.who, had.map_err(|_| not_its("the cluster has changed since the end of"))?)
+            }
+        };
+        if made_by == by.who { Ok(Some(had)) } else { Err(StateError::NotYours { id: r.job.clone(), made_by }.into()) }
+    }
+
     /// Stores a job's readings, teaches the model, and updates the suspects. A request with a key is executed once. If
     /// an earlier attempt was killed between storing and answering, the repetition continues with the stored readings:
     /// withdrawn readings are not learned, and readings that were learned are not learned again.
     ///
     /// # Errors
     /// Those of [`Engine::observed_job`]; no store; a reading that the store refuses or that no hardware can produce.
-    pub fn observe(&self, r: &ObserveRequest, now_unix_s: f64) -> Result<ObserveAnswer, EngineError> {
+    pub fn observe<'a>(&self, r: &ObserveRequest, by: impl Into<By<'a>>) -> Result<ObserveAnswer, EngineError> {
+        let by = by.into();
+        let now_unix_s = by.at_unix_s;
         let once = once(r.key.as_ref(), &ObserveRequest { key: None, ..r.clone() })?;
         if let Some(o) = &once
             && let Some(answer) = self.store()?.answered(o)?
@@ -214,7 +244,7 @@ impl Engine {
         let (added, fresh) = match begun {
             Some(added) => (added, Vec::new()), // also if the job has ended since
             None => {
-                let measurements = self.observed(r, now_unix_s)?;
+                let measurements = self.observed(r, by)?;
                 let records: Vec<store::Record> = measurements.iter().cloned().map(Into::into).collect();
                 (self.store()?.add(&records, once.as_ref(), now_unix_s)?, measurements)
             }
@@ -266,9 +296,15 @@ impl Engine {
     }
 
     /// The readings of a request, checked.
-    fn observed(&self, r: &ObserveRequest, now_unix_s: f64) -> Result<Vec<Measurement>, EngineError> {
+    fn observed(&self, r: &ObserveRequest, by: By<'_>) -> Result<Vec<Measurement>, EngineError> {
+        let now_unix_s = by.at_unix_s;
+        let own = self.own_gpus(r, by)?;
         let gpus = r.gpus.as_deref().map(|g| self.gpus(g)).transpose()?;
         let job = self.observed_job(&r.job, gpus.as_ref())?;
+        let is_own = |had: &Allocation| job.gpus.parts().iter().all(|&(h, m)| m.0 & !had.mask(h).0 == 0);
+        if !own.as_ref().is_none_or(is_own) {
+            return Err(EngineError::NotItsGpus { job: job.job, why: "not all of these GPUs are or were those of" });
+        }
         if r.readings.is_empty() || r.readings.len() > READINGS_MAX {
             return Err(EngineError::bad(format!(
                 "`readings` has {} entries; 1 to {READINGS_MAX} fit",

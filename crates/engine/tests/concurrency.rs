@@ -3,7 +3,7 @@
 mod common;
 
 use common::{cluster, engine, model, take};
-use engine::{ATTEMPTS_FREE, ATTEMPTS_MAX, Engine, EngineError, ReleaseRequest};
+use engine::{ATTEMPTS_FREE, ATTEMPTS_MAX, Engine, EngineError, PlaceQuery, ReleaseRequest};
 use place::search::SearchEntry;
 use place::{Objective, Refusal, Registry, Search, SearchResult};
 use std::collections::BTreeMap;
@@ -157,4 +157,27 @@ fn a_repeated_commit_gets_the_same_answer_and_the_decision_stays() {
     assert_eq!(e.snapshot().unwrap().jobs.len(), 1);
     let other = engine::PlaceQuery { key: Some("k".into()), ..take(&c, 6, "keyed") };
     assert!(matches!(e.place(&other, 7.0), Err(e @ EngineError::State(_)) if e.code() == "key_reused"));
+}
+
+#[test]
+fn a_question_waits_for_no_write_of_an_engine_that_reads_apart() {
+    let (folder, c) = (tempfile::tempdir().unwrap(), cluster(2));
+    let mut engine = engine(folder.path(), &c, model(&c));
+    engine.read_apart().unwrap();
+    let other = rusqlite::Connection::open(folder.path().join("s.state")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    std::thread::scope(|s| {
+        let write = s.spawn(|| engine.place(&take(&c, 2, "a"), 1.0));
+        let asked = PlaceQuery::new(place::Request::new(4, c.usable(), common::SIZE));
+        // The write has the engine's first connection for as long as the other process has the lock.
+        for _ in 0..50 {
+            engine.place(&asked, 1.0).unwrap();
+            engine.last_event().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(!write.is_finished(), "the write waits for the other process");
+        other.execute_batch("ROLLBACK").unwrap();
+        write.join().unwrap().unwrap();
+    });
+    assert_eq!(engine.snapshot().unwrap().jobs.len(), 1, "what was written is read");
 }

@@ -191,7 +191,7 @@ fn what_one_process_promotes_or_learns_the_others_use_and_no_reading_is_lost() {
 }
 
 #[test]
-fn a_text_that_is_not_complete_is_used_by_nobody_and_is_removed() {
+fn an_incomplete_text_is_never_used_and_is_removed() {
     on_both(4, |site| {
         let e = site.engine(Some(learning_model(&site.cluster)));
         let (before, head) = (predictions(&e), site.open().models().unwrap());
@@ -247,5 +247,27 @@ fn a_model_file_is_taken_in_once() {
         let e = with(&other);
         assert_eq!((e.versions().len(), e.versions()[1].state), (2, VersionState::Present));
         assert_eq!(e.model_text(Some(1)).unwrap(), text, "a version comes out as it went in");
+    });
+}
+
+#[test]
+fn readings_of_a_fit_that_was_killed_count_as_new_after_the_restart_and_those_of_a_refused_one_do_not() {
+    on_both(4, |site| {
+        let first = site.engine(Some(learning_model(&site.cluster)));
+        across(site, 0.7);
+        let new = first.readings_since_fit().unwrap();
+        assert!(new > 0);
+        // A fit marks its readings before it begins, so that no other process fits them meanwhile. Then its process is killed.
+        let mut state = site.open();
+        let mut marked = state.models().unwrap();
+        marked.tried_until = Store::create(&site.store(), &site.cluster).unwrap().revision().unwrap().last_id;
+        assert!(state.change_models(&ModelsChange { models: &marked, learned: &[], log: None }).unwrap().is_some());
+        first.sync_models().unwrap();
+        assert_eq!(first.readings_since_fit().unwrap(), 0, "another process fits them, as far as this one knows");
+        let again = site.engine(None);
+        assert_eq!(again.readings_since_fit().unwrap(), new, "after a restart");
+        let answer = again.refit(&FitRequest::default(), SITE, &Progress::default()).unwrap();
+        assert_eq!(again.readings_since_fit().unwrap(), 0, "{}", answer.why);
+        assert_eq!(site.engine(None).readings_since_fit().unwrap(), 0, "after another restart: {}", answer.why);
     });
 }

@@ -2,17 +2,20 @@
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+mod common;
 #[allow(dead_code)] // the tests of the store use the rest
 #[path = "../../store/tests/common/postgres.rs"]
 mod postgres;
+
+use common::Served;
 
 /// Number of kills; `LINKWISE_KILLS=100` for the long check.
 const KILLS: usize = 10;
@@ -20,35 +23,15 @@ const CLIENTS: u64 = 6;
 /// Answers of a server before it is killed.
 const ANSWERS: usize = 24;
 
-struct Served {
-    child: Child,
-    at: SocketAddr,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn serve(folder: &Path, more: &[&str]) -> Served {
     serve_state(folder, "s.db", more)
 }
 
 /// Starts the server on a free port and waits for the line that says where it listens.
 fn serve_state(folder: &Path, state: &str, more: &[&str]) -> Served {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_linkwise"))
-        .args(["serve", "--cluster", "h100", "--state", state, "--listen", "127.0.0.1:0", "--format", "json"])
-        .args(more)
-        .current_dir(folder)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let v: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"));
-    Served { child, at: v["listens"].as_str().unwrap().parse().unwrap() }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linkwise"));
+    command.args(["serve", "--cluster", "h100", "--state", state, "--listen", "127.0.0.1:0", "--format", "json"]);
+    Served::start(command.args(more).current_dir(folder))
 }
 
 fn agent() -> ureq::Agent {
@@ -308,6 +291,40 @@ fn a_fit_is_kept_in_the_state_and_used_after_a_restart() {
 }
 
 #[test]
+fn a_version_of_the_model_is_written_to_a_file_that_predicts_without_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = serve(dir.path(), &[]);
+    let a = agent();
+    let (_, expected) = ask(&a, served.at, "POST", "/v1/explain", "x", r#"{"gpus":["n0","n1"]}"#).unwrap();
+    let run = |args: &[&str]| {
+        let o = Command::new(env!("CARGO_BIN_EXE_linkwise")).args(args).current_dir(dir.path()).output().unwrap();
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        (o.status.code(), text(&o.stdout), text(&o.stderr))
+    };
+    let (_, listed, _) = run(&["model", "list", "--state", "s.db", "--format", "json"]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!((&listed["versions"][0]["version"], &listed["versions"][0]["state"]), (&json!(1), &json!("present")));
+    assert!(run(&["model", "list", "--state", "s.db"]).1.contains("in use"));
+    for (version, at) in [(&["--version", "1"][..], "1"), (&[], "present")] {
+        let (code, said, _) = run(&[&["model", "export", "--state", "s.db", "-o", "m.json"], version].concat());
+        assert!(code == Some(0) && said.starts_with("m.json: version 1, "), "{said}");
+        let file: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("m.json")).unwrap()).unwrap();
+        let (status, sent) = ask(&a, served.at, "GET", &format!("/v1/models/{at}/file"), "x", "").unwrap();
+        assert!(status == 200 && sent == file, "{sent}");
+        let explain = ["explain", "--cluster", "h100", "--model", "m.json", "--gpus", "n0 n1", "--format", "json"];
+        let own: Value = serde_json::from_str(&run(&explain).1).unwrap();
+        assert_eq!(own["predicted_busbw_gb_per_s"], expected["predicted_busbw_gb_per_s"], "{own}");
+        std::fs::remove_file(dir.path().join("m.json")).unwrap();
+    }
+    let (code, _, why) = run(&["model", "export", "--state", "s.db", "-o", "m.json", "--version", "99"]);
+    assert!(code.is_some_and(|c| c > 0) && why.contains("99") && !dir.path().join("m.json").exists(), "{why}");
+    let (status, v) = ask(&a, served.at, "GET", "/v1/models/99/file", "x", "").unwrap();
+    assert_eq!((status, &v["code"]), (404, &json!("unknown_version")));
+    let (status, v) = ask(&a, served.at, "GET", "/v1/models/newest/file", "x", "").unwrap();
+    assert_eq!((status, &v["code"]), (400, &json!("bad_path")));
+}
+
+#[test]
 fn servers_of_one_state_use_the_same_model_which_a_command_teaches_too() {
     let Some(database) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
     for url in [None, Some(database.database())] {
@@ -347,6 +364,15 @@ fn servers_of_one_state_use_the_same_model_which_a_command_teaches_too() {
         assert_eq!(status, 202, "{task}");
         let of_fit = |s: &Served| models(s)["versions"].as_array().unwrap().len() > 1;
         println!("a fit was on both servers after {:.1?}", on_both(&of_fit));
+        let path = format!("/v1/tasks/{}", task["id"]);
+        let fit = |s: &Served| ask(&a, s.at, "GET", &path, "x", "").unwrap().1;
+        on_both(&|s| fit(s)["state"] == "done");
+        let (_, ended) = ask(&a, servers[1].at, "DELETE", &path, "x", "").unwrap();
+        assert_eq!(ended["state"], "done", "a task that has ended is not cancelled");
+        assert!(
+            fit(&servers[0])["result"].is_object() && fit(&servers[0]) == fit(&servers[1]),
+            "both answer for the task"
+        );
         let number = models(&servers[0])["versions"].as_array().unwrap().len();
         let body = json!({"version": number, "why": "a trial"}).to_string();
         let (status, v) = ask(&a, servers[0].at, "POST", "/v1/models/promote", "x", &body).unwrap();
@@ -372,6 +398,135 @@ fn servers_of_one_state_use_the_same_model_which_a_command_teaches_too() {
         );
         on_both(&|s| predicted(s) > before);
     }
+}
+
+#[test]
+fn servers_of_one_state_fit_new_readings_once() {
+    let Some(database) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    for state in ["s.db".to_owned(), database.database()] {
+        let dir = tempfile::tempdir().unwrap();
+        let servers = [(); 2].map(|()| serve_state(dir.path(), &state, &["--refit-after", "6"]));
+        let a = agent();
+        let tasks =
+            |s: &Served| ask(&a, s.at, "GET", "/v1/tasks", "x", "").unwrap().1["tasks"].as_array().unwrap().clone();
+        for round in 1..=3 {
+            for (n, (from, to)) in [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)].into_iter().enumerate() {
+                let busbw = 200.0 + (10 * round + n) as f64;
+                let body = json!({"job": format!("j{n}"), "gpus": [format!("n{from}"), format!("n{to}")],
+                    "readings": [{"collective": "all_reduce", "busbw_gb_per_s": busbw}]});
+                let key = format!("r{round}-{n}");
+                let (status, v) = ask(&a, servers[n % 2].at, "POST", "/v1/readings", &key, &body.to_string()).unwrap();
+                assert_eq!(status, 201, "{v}");
+            }
+            let begin = Instant::now();
+            while tasks(&servers[0]).iter().filter(|t| t["state"] == "done").count() < round {
+                assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", tasks(&servers[0]));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            // Both servers have looked again since.
+            std::thread::sleep(Duration::from_secs(2));
+            let done = tasks(&servers[1]);
+            assert_eq!(done.len(), round, "a fit for the same readings twice: {done:?}");
+        }
+    }
+}
+
+#[test]
+fn the_tasks_of_a_killed_server_fail_and_another_server_says_so() {
+    let Some(database) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    let (dir, state) = (tempfile::tempdir().unwrap(), database.database());
+    let [mut gone, stays] = [(); 2].map(|()| serve_state(dir.path(), &state, &["--refit-after", "0"]));
+    let a = agent();
+    let body =
+        json!({"job": "j", "gpus": ["n0", "n1"], "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 300.0}]});
+    assert_eq!(ask(&a, stays.at, "POST", "/v1/readings", "r", &body.to_string()).unwrap().0, 201);
+    for n in 0..6 {
+        let (status, v) = ask(&a, gone.at, "POST", "/v1/diagnose/task", &format!("d{n}"), "{}").unwrap();
+        assert_eq!(status, 202, "{v}");
+    }
+    gone.child.kill().unwrap();
+    let tasks = || ask(&a, stays.at, "GET", "/v1/tasks", "x", "").unwrap().1["tasks"].as_array().unwrap().clone();
+    let is_open = |t: &Value| t["state"] == "waiting" || t["state"] == "running";
+    if !tasks().iter().any(is_open) {
+        println!("every task had ended before the kill");
+    }
+    let begin = Instant::now();
+    while tasks().iter().any(is_open) {
+        assert!(begin.elapsed() < Duration::from_secs(90), "{:?}", tasks());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let ends = tasks();
+    assert_eq!(ends.len(), 6);
+    assert!(ends.iter().all(|t| t["state"] == "done" || t["problem"]["code"] == "task_lost"), "{ends:?}");
+    let (status, v) = ask(&a, stays.at, "POST", "/v1/diagnose/task", "again", "{}").unwrap();
+    assert_eq!(status, 202, "{v}");
+}
+
+#[test]
+fn a_server_answers_soon_after_its_start() {
+    let dir = tempfile::tempdir().unwrap();
+    for what in ["with a new state", "with a state"] {
+        let begin = Instant::now();
+        let served = serve(dir.path(), &[]);
+        let (status, _) = ask(&agent(), served.at, "GET", "/v1/cluster", "x", "").unwrap();
+        println!("{what}: the first answer after {:.0?}", begin.elapsed());
+        assert_eq!(status, 200);
+    }
+}
+
+/// Where Debian and Ubuntu have the library that gives a process another clock.
+const LIBFAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+#[test]
+fn a_clock_that_jumps_under_a_running_server_ends_no_lease_and_lengthens_none() {
+    if !Path::new(LIBFAKETIME).exists() {
+        let name = "a_clock_that_jumps_under_a_running_server_ends_no_lease_and_lengthens_none";
+        return println!("SKIP {name}: no libfaketime; apt-get install faketime");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let clock = dir.path().join("clock");
+    let set = |offset: &str| {
+        std::fs::write(dir.path().join("next"), offset).unwrap();
+        std::fs::rename(dir.path().join("next"), &clock).unwrap();
+    };
+    set("+0");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linkwise"));
+    command
+        .args(["serve", "--cluster", "h100", "--state", "s.db", "--listen", "127.0.0.1:0", "--format", "json"])
+        .envs([("LD_PRELOAD", LIBFAKETIME), ("FAKETIME_NO_CACHE", "1"), ("DONT_FAKE_MONOTONIC", "1")])
+        .env("FAKETIME_TIMESTAMP_FILE", &clock);
+    let served = Served::start(command.current_dir(dir.path()));
+    let a = agent();
+    let job = |id: &str| ask(&a, served.at, "GET", &format!("/v1/allocations/{id}"), "x", "").unwrap();
+    let body = |id: &str, lease: u32| json!({"gpus": 8, "commit": id, "lease_s": lease}).to_string();
+    for (id, lease) in [("long", 600), ("short", 20)] {
+        let (status, v) = ask(&a, served.at, "POST", "/v1/allocations", id, &body(id, lease)).unwrap();
+        assert_eq!(status, 201, "{v}");
+    }
+    let until = |id: &str| job(id).1["lease_until_unix_s"].as_f64().unwrap_or_else(|| panic!("{:?}", job(id)));
+    let before = until("long");
+    let moved = |hours: f64| {
+        let begin = Instant::now();
+        while (until("long") - before - hours * 3600.0).abs() > 60.0 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{} of {before} after {hours} h", until("long"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    // An hour forward, as after a suspend; then two hours back.
+    set("+3600");
+    moved(1.0);
+    assert_eq!(job("short").0, 200, "a jump ends no lease");
+    set("-3600");
+    moved(-1.0);
+    let (status, v) = ask(&a, served.at, "POST", "/v1/allocations", "long", &body("long", 600)).unwrap();
+    assert!(status == 201 && v["committed"]["job"] == "long", "a retry has its answer: {v}");
+    // The short lease ends after its length, not hours later.
+    let begin = Instant::now();
+    while job("short").0 == 200 {
+        assert!(begin.elapsed() < Duration::from_secs(80), "{:?}", job("short"));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(job("long").0, 200);
 }
 
 #[test]
@@ -401,30 +556,9 @@ fn a_copy_of_a_state_in_use_is_a_state() {
 fn the_log_has_a_line_of_json_per_request_and_never_a_token() {
     let folder = tempfile::tempdir().unwrap();
     let log = std::fs::File::create(folder.path().join("log")).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_linkwise"))
-        .args([
-            "serve",
-            "--cluster",
-            "h100",
-            "--state",
-            "s.db",
-            "--listen",
-            "127.0.0.1:0",
-            "--format",
-            "json",
-            "--log",
-            "json",
-        ])
-        .current_dir(folder.path())
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let v: Value = serde_json::from_str(&line).unwrap();
-    let at: SocketAddr = v["listens"].as_str().unwrap().parse().unwrap();
-    let served = Served { child, at };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linkwise"));
+    command.args(["serve", "--cluster", "h100", "--state", "s.db", "--listen", "127.0.0.1:0", "--format", "json"]);
+    let served = Served::start(command.args(["--log", "json"]).current_dir(folder.path()).stderr(log));
     let agent = agent();
     let secret = "lwt_0123456789abcdef";
     for (method, path, body) in [

@@ -31,6 +31,8 @@ pub struct App {
     pub pages: crate::page::Memory,
     pub rates: Rates,
     wrong_tokens: Rates,
+    /// Tokens of addresses that sent too many wrong ones.
+    examined: Rates,
     /// Permits for calls of the engine, by kind.
     workers: [Arc<Semaphore>; 3],
     waiting: AtomicUsize,
@@ -82,6 +84,7 @@ impl App {
             pages: crate::page::Memory::default(),
             rates: Rates::new(config.rate_per_s, 2.0 * config.rate_per_s),
             wrong_tokens: Rates::new(limits::WRONG_TOKENS_PER_S, limits::WRONG_TOKENS_BURST),
+            examined: Rates::new(limits::EXAMINED_PER_S, limits::EXAMINED_PER_S),
             workers: Kind::ALL.map(|k| Arc::new(Semaphore::new(limits::workers(k)))),
             waiting: AtomicUsize::new(0),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
@@ -117,12 +120,29 @@ impl App {
         kind: Kind,
         work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, Problem> {
+        let waits = Waits::new(&self.waiting)?;
+        self.work_after(kind, Some(waits), work).await
+    }
+
+    /// [`App::work`] that no flood of requests keeps out: leases end and tasks go on meanwhile.
+    pub async fn own_work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.work_after(Kind::Change, None, work).await
+    }
+
+    async fn work_after<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        waits: Option<Waits<'_>>,
+        work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, Problem> {
         let start = Instant::now();
-        let _waits = Waits::new(&self.waiting)?;
         let workers = self.workers[kind as usize].clone();
         let permit = tokio::time::timeout(limits::WORK_TIME, workers.acquire_owned());
         let permit = permit.await.map_err(|_| no_worker())?.map_err(|_| no_worker())?;
-        drop(_waits);
+        drop(waits);
         self.metrics.waited(start.elapsed());
         let engine = self.engine.clone();
         let here = spans::here();
@@ -189,47 +209,49 @@ impl App {
 
     /// Refuses an address that sent too many wrong tokens.
     pub fn patient_with(&self, address: &str) -> Result<(), Problem> {
-        if self.wrong_tokens.has(address, Instant::now()) {
-            return Ok(());
-        }
-        let detail = format!("too many wrong tokens came from {address}");
-        let remedy = "send a valid token, later";
-        Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_wrong_tokens", detail, remedy).retry_after(1))
+        if self.wrong_tokens.has(address, Instant::now()) { Ok(()) } else { Err(too_many(address)) }
     }
 
-    /// Counts a wrong token of an address.
-    pub fn wrong_token(&self, address: &str) {
-        _ = self.wrong_tokens.take(address, Instant::now());
+    /// Counts a wrong token of an address. False: it sent too many.
+    pub fn wrong_token(&self, address: &str) -> bool {
+        self.wrong_tokens.take(address, Instant::now()).is_ok()
     }
 
-    /// The client of a token, or of a request without one.
+    /// The client of a token, or of a request without one. A right token is accepted from an address that sent many wrong ones, too.
     pub async fn client(&self, token: Option<&str>, used: Use, peer: SocketAddr) -> Result<Client, Problem> {
         if !self.asks_for_tokens.load(Ordering::Acquire) {
             return Ok(Client::new("local", Scope::Administer));
         }
-        let address = peer.ip().to_string();
-        self.patient_with(&address)?;
         let refused = |code: &str, detail: &str| {
             let remedy = "send `Authorization: Bearer TOKEN`; `linkwise token create` makes a token";
             Problem::new(StatusCode::UNAUTHORIZED, code, detail, remedy)
         };
         let Some(token) = token else { return Err(refused("no_token", "this server asks for a token")) };
-        let wrong = || {
-            self.wrong_token(&address);
-            refused("wrong_token", "the token is unknown, revoked or too old")
-        };
+        let address = peer.ip().to_string();
+        if !self.wrong_tokens.has(&address, Instant::now()) && self.examined.take(&address, Instant::now()).is_err() {
+            return Err(too_many(&address));
+        }
+        let found = self.holder(token, used).await?;
+        found.map_err(|why| match self.wrong_token(&address) {
+            true => why.unwrap_or_else(|| refused("wrong_token", "the token is unknown, revoked or too old")),
+            false => too_many(&address),
+        })
+    }
+
+    /// The client of a token; the inner error, with its reason if there is one: the token is wrong.
+    async fn holder(&self, token: &str, used: Use) -> Result<Result<Client, Option<Problem>>, Problem> {
         if let Some(provider) = self.oidc.as_ref().filter(|_| Provider::is_like(token)) {
-            return provider.client(token, used).await.inspect_err(|p| {
-                if p.status == 401 {
-                    self.wrong_token(&address);
-                }
-            });
+            return match provider.client(token, used).await {
+                Ok(client) => Ok(Ok(client)),
+                Err(p) if p.status == 401 => Ok(Err(Some(p))),
+                Err(p) => Err(p),
+            };
         }
         // Only what starts like a token is looked up: entries of certificates have hashes of other texts.
         if token.len() > TOKEN_BYTES_MAX || !token.starts_with(TOKEN_START) {
-            return Err(wrong());
+            return Ok(Err(None));
         }
-        self.entry(hash(token)).await?.valid().ok_or_else(wrong)
+        Ok(self.entry(hash(token)).await?.valid().ok_or(None))
     }
 
     /// The client of a verified certificate: the entry of its name among the tokens, else the scope for all certificates.
@@ -241,9 +263,30 @@ impl App {
         match (self.entry(certificate_hash(name)).await?, self.client_scope) {
             (Entry::Valid(client), _) => Ok(client),
             (Entry::Ended, _) => Err(refused(format!("the entry of the certificate `{name}` is revoked or too old"))),
-            (Entry::Unknown, Some(scope)) => Ok(Client::new(name, scope)),
+            (Entry::Unknown, Some(scope)) => {
+                let own = name.to_owned();
+                let taken = self.work_as(Kind::Look, move |engine| engine.has_token_named(&own)).await?;
+                match taken || crate::auth::is_reserved(name) {
+                    true => Err(refused(format!("the name of the certificate, `{name}`, is that of another client"))),
+                    false => Ok(Client::new(name, scope)),
+                }
+            }
             (Entry::Unknown, None) => Err(refused(format!("the certificate `{name}` has no scope"))),
         }
+    }
+
+    /// Refuses a client whose token or certificate has ended since its request came: for streams, which have no end of their own.
+    pub async fn still(&self, client: &Client) -> Result<(), Problem> {
+        let too_old = client.until_unix_s.is_some_and(|t| now_unix_s() >= t as f64);
+        let ended = match &client.entry {
+            Some(hash) => !matches!(self.entry(hash.clone()).await?, Entry::Valid(_)),
+            None => false,
+        };
+        if !too_old && !ended {
+            return Ok(());
+        }
+        let remedy = "open the stream again with a new token";
+        Err(Problem::new(StatusCode::UNAUTHORIZED, "wrong_token", "the token was revoked or is too old now", remedy))
     }
 
     /// The entry with this hash, kept for [`limits::TOKEN_TIME`].
@@ -259,7 +302,9 @@ impl App {
         let entry = match found {
             None => Entry::Unknown,
             Some(t) => match t.scope.parse() {
-                Ok(scope) if t.is_valid(now_unix_s()) => Entry::Valid(Client::new(t.name, scope)),
+                Ok(scope) if t.is_valid(now_unix_s()) => {
+                    Entry::Valid(Client { entry: Some(hash.clone()), ..Client::new(t.name, scope) })
+                }
                 _ => Entry::Ended,
             },
         };
@@ -358,4 +403,27 @@ fn no_worker() -> Problem {
 fn overloaded() -> Problem {
     let detail = "more requests wait for an answer than the server takes";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail, "send the request again later").retry_after(1)
+}
+
+fn too_many(address: &str) -> Problem {
+    let detail = format!("too many wrong tokens came from {address}");
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_wrong_tokens", detail, "send a valid token").retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::WAITING_MAX;
+
+    #[test]
+    fn as_many_requests_wait_as_the_limit_says_and_an_end_makes_room() {
+        let waiting = AtomicUsize::new(0);
+        let mut all: Vec<Waits<'_>> = (0..WAITING_MAX).map(|_| Waits::new(&waiting).expect("a place")).collect();
+        assert_eq!(Waits::new(&waiting).err().map(|p| (p.status, p.code.clone())), Some((503, "overloaded".into())));
+        all.pop();
+        let last = Waits::new(&waiting);
+        assert!(last.is_ok() && Waits::new(&waiting).is_err());
+        drop((all, last));
+        assert_eq!(waiting.load(Ordering::Acquire), 0);
+    }
 }

@@ -63,18 +63,37 @@ pub struct Client {
     pub scope: Scope,
     /// The reason that it gives for this request, for the log of changes; may be empty.
     pub why: String,
+    /// The hash of its entry in the state; none: it has no entry.
+    pub entry: Option<String>,
+    /// When its identity token ends, seconds since 1970.
+    pub until_unix_s: Option<u64>,
 }
 
 impl Client {
     /// A client that gives no reason.
     pub fn new(name: impl Into<String>, scope: Scope) -> Client {
-        Client { name: name.into(), scope, why: String::new() }
+        Client { name: name.into(), scope, why: String::new(), entry: None, until_unix_s: None }
+    }
+
+    /// What stands in front of its idempotency keys: a mark of its tenant, or of its name; nothing where no token is asked for.
+    pub fn key_mark(&self) -> String {
+        if self.entry.is_none() && self.until_unix_s.is_none() && self.name == "local" {
+            return String::new();
+        }
+        let owner = crate::tenant::tenant_of(&self.name).unwrap_or(&self.name);
+        format!("{}.", &hash(owner)[..16])
     }
 
     /// The tenant whose jobs alone it sees; none: it sees all jobs.
     pub fn tenant(&self) -> Option<&str> {
         crate::tenant::tenant_of(&self.name).filter(|_| self.scope < Scope::Operate)
     }
+}
+
+/// True for names of authors that no entry and no certificate may have: the command's, the server's, those of an identity provider's subjects.
+pub fn is_reserved(name: &str) -> bool {
+    let own = name.rsplit_once('/').map_or(name, |n| n.1);
+    ["command", "local", "server"].contains(&name) || own.starts_with("oidc:")
 }
 
 /// The start of every token: programs that look for leaked secrets can find it.

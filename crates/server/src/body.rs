@@ -24,29 +24,49 @@ pub async fn next_part(body: &mut Body) -> Option<Result<Bytes, Problem>> {
     }
 }
 
-/// The whole body, at most [`BODY_BYTES_MAX`] bytes within this time.
+/// The whole body, at most [`BODY_BYTES_MAX`] bytes within this time. Of a body that is too large so much more is read while the client gets
+/// its answer: a client that still writes would find the connection closed before it reads why.
 pub async fn whole(mut body: Body, time: Duration) -> Result<Vec<u8>, Problem> {
-    let too_large = || {
-        let detail = format!("the body has more than {BODY_BYTES_MAX} bytes");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail, "send a smaller request")
-    };
-    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
-        return Err(too_large());
-    }
-    let read = async {
+    let within = async {
+        if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+            return Ok(None);
+        }
         let mut all = Vec::new();
         while let Some(part) = next_part(&mut body).await {
             all.extend_from_slice(&part?);
             if all.len() > BODY_BYTES_MAX {
-                return Err(too_large());
+                return Ok(None);
             }
         }
-        Ok(all)
+        Ok(Some(all))
     };
-    tokio::time::timeout(time, read).await.unwrap_or_else(|_| {
-        let detail = format!("the body did not arrive within {:.1} s", time.as_secs_f64());
-        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail, "send the request again, faster"))
-    })
+    match tokio::time::timeout(time, within).await {
+        Ok(Ok(Some(all))) => Ok(all),
+        Ok(Ok(None)) => {
+            tokio::spawn(async move { drain(&mut body, time).await });
+            let detail = format!("the body has more than {BODY_BYTES_MAX} bytes");
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail, "send a smaller request"))
+        }
+        Ok(Err(broken)) => Err(broken),
+        Err(_) => {
+            let detail = format!("the body did not arrive within {:.1} s", time.as_secs_f64());
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail, "send the request again, faster"))
+        }
+    }
+}
+
+/// Reads on for a while, at most [`BODY_BYTES_MAX`] bytes.
+pub async fn drain(body: &mut Body, time: Duration) {
+    let mut left = BODY_BYTES_MAX;
+    let read = async {
+        while let Some(Ok(part)) = next_part(body).await {
+            left = left.saturating_sub(part.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    _ = tokio::time::timeout(time, read).await;
 }
 
 /// The body of a streamed answer: what is sent to the channel, until its sender is dropped.

@@ -61,6 +61,7 @@ async fn send(app: &App, client: &Client, after: Option<i64>, sender: &mpsc::Sen
     loop {
         let request = EventsRequest { after: Some(after), limit: Some(PART) };
         let part = app.work(move |engine| engine.events(&request)).await?.events;
+        app.still(client).await?;
         let (mut text, any) = (String::new(), !part.is_empty());
         let view = View::of(app, client).await?;
         for e in &part {

@@ -12,6 +12,7 @@
 mod app;
 pub mod auth;
 mod body;
+mod client;
 mod connection;
 mod endpoints;
 mod events;
@@ -39,6 +40,7 @@ mod tick;
 mod tls;
 mod words;
 
+pub use client::Client;
 pub use log::Log;
 pub use oidc::Oidc;
 pub use serve::{Config, Running, ServeError, start};

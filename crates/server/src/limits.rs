@@ -36,12 +36,20 @@ pub const RATE_PER_S: f64 = 5_000.0;
 pub const WRONG_TOKENS_PER_S: f64 = 1.0;
 /// Wrong tokens that an address may send at once after a pause.
 pub const WRONG_TOKENS_BURST: f64 = 20.0;
+/// Tokens per second that are examined for an address with too many wrong ones: others behind the same proxy may send right ones.
+pub const EXAMINED_PER_S: f64 = 100.0;
 /// Maximum number of clients whose rate is known; beyond it the idle ones are forgotten.
 pub const CLIENTS_MAX: usize = 10_000;
 /// Number of slow tasks that wait; more is 503 `too_many_tasks`.
 pub const TASKS_WAITING_MAX: usize = 8;
 /// Number of ended tasks whose results are kept; older ones are forgotten.
 pub const TASKS_KEPT_MAX: usize = 64;
+/// Longest result of a task that is kept, bytes.
+pub const TASK_RESULT_BYTES_MAX: usize = 8 << 20;
+/// Time between two signs of life of a task in the state.
+pub const TASK_BEAT: Duration = Duration::from_secs(1);
+/// Time without a sign of life after which a task of another server is lost.
+pub const TASK_LOST: Duration = Duration::from_secs(30);
 /// Longest time between two looks at the state for leases that ended, new events and revoked tokens.
 pub const TICK: Duration = Duration::from_millis(250);
 /// Time between two looks at the files of certificates.

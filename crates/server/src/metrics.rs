@@ -69,6 +69,9 @@ impl Metrics {
         r.register("worker_wait_seconds", "Time that calls of the engine waited for a worker", m.wait_s.clone());
         let about = "Bandwidth that jobs reported over the predicted one";
         r.register("observed_over_predicted", about, m.got_over_predicted.clone());
+        let about = "Reported less predicted bandwidth, in stated standard deviations, by model";
+        r.register("observed_error_deviations", about, m.error_over_std.clone());
+        r.register("decision_retries", "Choices that were made again because others had taken GPUs", m.retries.clone());
         r.register(
             "leases_ended",
             "Jobs that lost their GPUs because their lease was not renewed in time",
@@ -150,11 +153,19 @@ fn deviations() -> Histogram {
 
 /// All metrics as text: the counters, and the state of the cluster now. O(GPUs held).
 pub async fn text(app: &App) -> Result<String, Problem> {
-    let now = app.work(|engine| Ok((engine.status()?, engine.model_answer().ok().map(|m| m.kind)))).await?;
+    // The counters are also there while the state is not.
+    let now = app.work(|engine| Ok((engine.status()?, engine.model_answer().ok().map(|m| m.kind)))).await;
     let mut text = String::new();
     let failed =
         |e: std::fmt::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", e.to_string(), "report this");
     prometheus_client::encoding::text::encode_registry(&mut text, &app.metrics.registry).map_err(failed)?;
+    let (waits, waited) = store::lock_waits();
+    let seen = seen(now.is_ok(), waits, waited);
+    prometheus_client::encoding::text::encode_registry(&mut text, &seen).map_err(failed)?;
+    let Ok(now) = now else {
+        prometheus_client::encoding::text::encode_eof(&mut text).map_err(failed)?;
+        return Ok(text);
+    };
     let got = {
         let mut got = app.metrics.got.lock().unwrap_or_else(PoisonError::into_inner);
         let running: HashSet<&str> = now.0.jobs.iter().map(|j| j.id.as_str()).collect();
@@ -176,6 +187,24 @@ pub async fn text(app: &App) -> Result<String, Problem> {
     encode(&mut text, &present(app.engine.cluster(), &now.0, &got, now.1.as_deref().unwrap_or("none")))
         .map_err(failed)?;
     Ok(text)
+}
+
+/// The state as this process sees it.
+fn seen(reachable: bool, waits: u64, waited: Duration) -> Registry {
+    let mut registry = Registry::with_prefix("linkwise");
+    let is_there = Gauge::<i64>::default();
+    is_there.set(reachable.into());
+    registry.register(
+        "state_reachable",
+        "1 if the state answers; without it there are no gauges of the cluster",
+        is_there,
+    );
+    let (count, seconds) = (Counter::<u64>::default(), Counter::<f64, AtomicU64>::default());
+    count.inc_by(waits);
+    seconds.inc_by(waited.as_secs_f64());
+    registry.register("state_locks", "Writes of state and store that took the lock of their database", count);
+    registry.register("state_lock_wait_seconds", "Time that these writes waited for the lock", seconds);
+    registry
 }
 
 /// The state of the cluster as gauges.

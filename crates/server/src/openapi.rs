@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 const PROBLEMS: [(&str, &str); 14] = [
     ("400", "The request cannot be read: bad_json, bad_request, bad_query, bad_path and codes of the engine"),
     ("401", "No token or a wrong one: no_token, wrong_token"),
-    ("403", "The client may not do it: scope, no_scope, tenant, not_yours, foreign_origin"),
+    ("403", "The client may not do it: scope, no_scope, tenant, not_yours, not_its_gpus, foreign_origin"),
     (
         "404",
         "The named thing does not exist: unknown_path, unknown_job, unknown_reading, unknown_task, unknown_version",

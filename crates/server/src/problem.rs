@@ -111,7 +111,7 @@ impl Problem {
 fn status(e: &EngineError) -> StatusCode {
     match (e.code(), e.kind()) {
         ("unknown_job" | "unknown_reading" | "unknown_token" | "unknown_version", _) => StatusCode::NOT_FOUND,
-        ("not_yours", _) => StatusCode::FORBIDDEN,
+        ("not_yours" | "not_its_gpus", _) => StatusCode::FORBIDDEN,
         ("key_reused", _) => StatusCode::UNPROCESSABLE_ENTITY,
         ("no_model" | "no_store" | "no_state", _) => StatusCode::CONFLICT,
         (_, ErrorKind::Malformed) => StatusCode::BAD_REQUEST,
@@ -123,7 +123,12 @@ fn status(e: &EngineError) -> StatusCode {
 
 impl From<EngineError> for Problem {
     fn from(e: EngineError) -> Problem {
-        let p = Problem::new(status(&e), e.code(), e.to_string(), e.remedy());
+        // The engine's key has the mark of its client in front.
+        let detail = match e.code() {
+            "key_reused" => "the idempotency key was used for another request".to_owned(),
+            _ => e.to_string(),
+        };
+        let p = Problem::new(status(&e), e.code(), detail, e.remedy());
         if e.kind() == ErrorKind::Busy { p.retry_after(1) } else { p }
     }
 }

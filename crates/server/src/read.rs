@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::auth::{Client, Scope};
 use crate::connection::Principal;
+use crate::limits::HEADER_BYTES_MAX;
 use crate::log::Who;
 use crate::oidc::Use;
 use crate::problem::Problem;
@@ -18,6 +19,8 @@ pub const COOKIE: &str = "linkwise_token";
 const REASON: &str = "x-reason";
 /// Longest reason, bytes.
 const REASON_BYTES_MAX: usize = 1024;
+/// Longest idempotency key, bytes.
+const KEY_BYTES_MAX: usize = 200;
 /// Longest excerpt of a request in a message, characters.
 const SHOWN: usize = 300;
 
@@ -54,19 +57,33 @@ impl Asked {
         query(&self.uri)
     }
 
-    /// Puts the key of the header into a request, whose own key must not differ.
+    /// The key of the header with the body, for a request that is no request of the engine.
+    pub fn once(&self) -> Result<Option<store::Once>, Problem> {
+        let mut key = None;
+        self.key_into(&mut key)?;
+        let Some(key) = key else { return Ok(None) };
+        let request = format!("{} {}", self.uri.path(), String::from_utf8_lossy(&self.body));
+        store::Once::new(&key, &request).map(Some).map_err(|e| Problem::bad("bad_request", e))
+    }
+
+    /// Puts the key of the header into a request, whose own key must not differ. Keys belong to their client, those of a tenant's clients to the tenant:
+    /// the engine sees them with a mark of the owner in front.
     pub fn key_into(&self, own: &mut Option<String>) -> Result<(), Problem> {
-        match (&self.key, &*own) {
-            (Some(header), Some(body)) if header != body => {
+        let key = match (&self.key, own.take()) {
+            (Some(header), Some(body)) if *header != body => {
                 let detail = "the header `Idempotency-Key` and the field `key` differ";
-                Err(Problem::bad("two_keys", detail))
+                return Err(Problem::bad("two_keys", detail));
             }
-            (Some(header), _) => {
-                *own = Some(header.clone());
-                Ok(())
-            }
-            (None, _) => Ok(()),
+            (header, body) => header.clone().or(body),
+        };
+        let Some(key) = key else { return Ok(()) };
+        if key.is_empty() || key.len() > KEY_BYTES_MAX || !key.bytes().all(|b| b.is_ascii_graphic()) {
+            let detail =
+                format!("the idempotency key is not 1 to {KEY_BYTES_MAX} printable ASCII characters without spaces");
+            return Err(Problem::bad("bad_request", detail));
         }
+        *own = Some(self.client.key_mark() + &key);
+        Ok(())
     }
 }
 
@@ -96,6 +113,18 @@ pub fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
         let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
         Problem::bad("bad_query", format!("the query cannot be read: {}", excerpt(&why)))
     })
+}
+
+/// Refuses a header beyond its limit. hyper itself ends a connection from twice as much on, with an empty answer.
+pub fn check_header(parts: &Parts) -> Result<(), Problem> {
+    let uri = parts.uri.path_and_query().map_or(0, |p| p.as_str().len());
+    let fields = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    if uri + fields.sum::<usize>() <= HEADER_BYTES_MAX {
+        return Ok(());
+    }
+    let detail = format!("the header has more than {HEADER_BYTES_MAX} bytes");
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    Err(Problem::new(status, "header_too_large", detail, "send a shorter address and fewer fields"))
 }
 
 /// A field of the header as text.

@@ -112,6 +112,7 @@ fn common(mut r: Response<Body>) -> Response<Body> {
 
 async fn endpoint(app: &Arc<App>, e: &'static Endpoint, request: Request) -> Result<Response<Body>, Problem> {
     let (mut parts, sent) = request.into_parts();
+    read::check_header(&parts)?;
     let client = read::client(app, &parts, e.scope, false).await?;
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
     let params = params.map_err(|_| Problem::bad("bad_path", "the address is not UTF-8"))?;
@@ -148,16 +149,17 @@ async fn endpoint(app: &Arc<App>, e: &'static Endpoint, request: Request) -> Res
             with_type(Body::from(text), e.forms.1)
         }
         Act::Start(work) => {
-            let task = tasks::start(app, work(&asked)?, &asked.client)?;
+            let (work, once) = (work(&asked)?, asked.once()?);
+            let task = tasks::start(app, work, &asked.client, once).await?;
             let mut r = json_of(&task);
             if let Ok(l) = HeaderValue::try_from(format!("/v1/tasks/{}", task.id)) {
                 r.headers_mut().insert(header::LOCATION, l);
             }
             r
         }
-        Act::Tasks => json_of(&app.tasks.list(&asked.query()?, &asked.client)?),
-        Act::Task => json_of(&app.tasks.get(asked.number("id")?, &asked.client)?),
-        Act::Cancel => json_of(&app.tasks.cancel(asked.number("id")?)?),
+        Act::Tasks => json_of(&tasks::list(app, &asked.query()?, &asked.client).await?),
+        Act::Task => json_of(&tasks::get(app, asked.number("id")?, &asked.client).await?),
+        Act::Cancel => json_of(&tasks::cancel(app, asked.number("id")?, &asked.client).await?),
         Act::Events => events::stream(app, &asked, after.as_deref())?,
         Act::Lines => return Err(Problem::bad("bad_request", "a stream was expected")),
     };

@@ -128,6 +128,7 @@ pub struct Running {
     app: Arc<App>,
     address: SocketAddr,
     accepting: JoinHandle<()>,
+    ticking: JoinHandle<()>,
     spans: Spans,
 }
 
@@ -135,7 +136,7 @@ pub struct Running {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
+pub fn start(mut engine: Engine, config: &Config) -> Result<Running, ServeError> {
     let certified = config.tls.as_ref().is_some_and(|t| t.client_ca.is_some());
     let exposed = !config.listen.ip().is_loopback() && !config.force_plain;
     if exposed && config.tls.is_none() {
@@ -151,6 +152,7 @@ pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
     }
     let tls = config.tls.as_ref().map(Certificates::read).transpose().map_err(ServeError::Tls)?.map(Arc::new);
     engine.restart_leases(now_unix_s())?;
+    engine.read_apart()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(limits::Kind::ALL.map(limits::workers).iter().sum::<usize>() + 4)
@@ -166,7 +168,7 @@ pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
     let listener = runtime.block_on(TcpListener::bind(config.listen));
     let listener = listener.map_err(|e| ServeError::Listen(config.listen, e))?;
     let address = listener.local_addr().map_err(ServeError::System)?;
-    runtime.spawn(crate::tick::run(app.clone()));
+    let ticking = runtime.spawn(crate::tick::run(app.clone()));
     if let Some(provider) = app.oidc.clone() {
         runtime.spawn(oidc::prepare(provider, config.log));
     }
@@ -174,7 +176,7 @@ pub fn start(engine: Engine, config: &Config) -> Result<Running, ServeError> {
         runtime.spawn(renew::run(app.clone(), certificates));
     }
     let accepting = runtime.spawn(accept(listener, app.clone(), tls, spans.clone()));
-    Ok(Running { runtime, app, address, accepting, spans })
+    Ok(Running { runtime, app, address, accepting, ticking, spans })
 }
 
 impl Running {
@@ -204,6 +206,7 @@ impl Running {
     pub fn stop(self) {
         self.app.stopping.send_replace(true);
         let _ = self.runtime.block_on(self.accepting);
+        let _ = self.runtime.block_on(async { tokio::time::timeout(limits::STOP_TIME, self.ticking).await });
         self.spans.end();
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }

@@ -3,8 +3,8 @@
 
 use crate::app::App;
 use crate::auth::Client;
-use crate::body::{Streamed, next_part};
-use crate::limits::{BODY_BYTES_MAX, LINE_BYTES_MAX, LINES_MAX};
+use crate::body::{Streamed, drain, next_part};
+use crate::limits::{LINE_BYTES_MAX, LINES_MAX};
 use crate::problem::Problem;
 use crate::read;
 use crate::routes::with_type;
@@ -13,7 +13,6 @@ use axum::http::{Response, StatusCode};
 use engine::{Answer, PlaceRequest, Request};
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Answers that wait for the client to read them.
@@ -25,24 +24,11 @@ pub fn answer(app: Arc<App>, client: Client, mut body: Body) -> Response<Body> {
     tokio::spawn(async move {
         if let Err(p) = lines(&app, &client, &mut body, &sender).await {
             _ = sender.send(line(serde_json::json!(p), None)).await;
+            // A client that still writes would find the connection closed before it reads the problem.
             drain(&mut body, app.body_time).await;
         }
     });
     with_type(Body::new(Streamed(receiver)), "application/x-ndjson")
-}
-
-/// Reads on for a while: a client that still writes would find the connection closed before it reads the problem.
-async fn drain(body: &mut Body, time: Duration) {
-    let mut left = BODY_BYTES_MAX;
-    let read = async {
-        while let Some(Ok(part)) = next_part(body).await {
-            left = left.saturating_sub(part.len());
-            if left == 0 {
-                return;
-            }
-        }
-    };
-    _ = tokio::time::timeout(time, read).await;
 }
 
 /// Answers line by line. An error ends the stream; a line that is wrong has its problem as its answer.
@@ -63,6 +49,9 @@ async fn lines(app: &Arc<App>, client: &Client, body: &mut Body, sender: &mpsc::
         }
         let mut start = 0;
         while let Some(n) = rest[start..].iter().position(|b| *b == b'\n') {
+            if n > LINE_BYTES_MAX {
+                return Err(too_long());
+            }
             let text = rest[start..start + n].trim_ascii();
             start += n + 1;
             if text.is_empty() {
@@ -85,11 +74,15 @@ async fn lines(app: &Arc<App>, client: &Client, body: &mut Body, sender: &mpsc::
         }
         rest.drain(..start);
         if rest.len() > LINE_BYTES_MAX {
-            let detail = format!("a line has more than {LINE_BYTES_MAX} bytes");
-            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "line_too_long", detail, "send a smaller request"));
+            return Err(too_long());
         }
     }
     Ok(())
+}
+
+fn too_long() -> Problem {
+    let detail = format!("a line has more than {LINE_BYTES_MAX} bytes");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "line_too_long", detail, "send a smaller request")
 }
 
 /// The answer to one line, and the id of its request.
@@ -104,6 +97,7 @@ async fn one(app: &Arc<App>, client: &Client, text: &[u8]) -> (Value, Option<Val
         if request.commit.is_some() {
             return Err(Problem::bad("commit_not_here", "`commit` allocates: send it to /v1/allocations"));
         }
+        app.still(client).await?;
         app.pace(&client.name)?;
         app.ask(Request::Place(Box::new(request)), client).await
     };

@@ -1,17 +1,22 @@
-//! Slow work that a client polls: one task at a time, in the order of the requests. Tasks live in memory; a server that
-//! stops forgets them, and what they did stays done.
+//! Slow work that a client polls. The state keeps the tasks of all servers that share it, so any of them answers for a task. The server that began
+//! a task runs it: one at a time, in the order of the requests. A task whose server is gone fails, and what it did stays done.
 
 use crate::app::App;
 use crate::auth::Client;
-use crate::limits::{TASKS_KEPT_MAX, TASKS_WAITING_MAX};
+use crate::limits::{Kind, TASK_BEAT, TASK_LOST, TASK_RESULT_BYTES_MAX, TASKS_KEPT_MAX, TASKS_WAITING_MAX};
 use crate::lists::TasksQuery;
 use crate::problem::{Problem, Told};
 use axum::http::StatusCode;
 use engine::{DiagnoseAnswer, DiagnoseRequest, Engine, EngineError, FitRequest, Progress, RefitAnswer, STEPS};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use store::Once;
+use store::state::{KeptTask, NewTask, TaskState};
+use tokio::task::AbortHandle;
 
 /// A task.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -30,25 +35,31 @@ pub struct Task {
     pub steps: usize,
     /// What the step does.
     pub doing: &'static str,
-    /// The result of a task that is done.
+    /// The result of a task that is done; lists leave it out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<TaskResult>,
+    #[schemars(with = "Option<TaskResult>")]
+    pub result: Option<Box<RawValue>>,
     /// Why the task failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Told>")]
-    pub problem: Option<Problem>,
-    #[serde(skip)]
-    #[schemars(skip)]
-    progress: Arc<Progress>,
+    pub problem: Option<Box<RawValue>>,
 }
 
 impl Task {
-    /// The task with its present step.
-    fn now(&self) -> Task {
-        let step = self.progress.step();
-        let steps = self.what.steps();
-        let step = step.min(steps.len() - 1);
-        Task { step: step + 1, doing: steps[step], ..self.clone() }
+    /// A task as the state keeps it; none if a newer server began it and this one does not know what it does.
+    fn of(kept: KeptTask) -> Option<Task> {
+        let what = What::ALL.into_iter().find(|w| w.word() == kept.what)?;
+        let steps = what.steps();
+        let step = kept.step.min(steps.len() - 1);
+        let outcome = kept.outcome.and_then(|text| RawValue::from_string(text).ok());
+        let (result, problem) = if kept.state == TaskState::Done { (outcome, None) } else { (None, outcome) };
+        let (id, who, state) = (kept.id, kept.who, kept.state);
+        Some(Task { id, what, who, state, step: step + 1, steps: steps.len(), doing: steps[step], result, problem })
+    }
+
+    /// True if a client sees the task: one of a tenant sees the tasks of its tenant.
+    fn is_for(&self, client: &Client) -> bool {
+        client.tenant().is_none_or(|t| crate::tenant::tenant_of(&self.who) == Some(t))
     }
 }
 
@@ -63,6 +74,16 @@ pub enum What {
 }
 
 impl What {
+    const ALL: [What; 2] = [What::Fit, What::Diagnose];
+
+    /// The word for it in the state.
+    fn word(self) -> &'static str {
+        match self {
+            What::Fit => "fit",
+            What::Diagnose => "diagnose",
+        }
+    }
+
     /// The steps.
     fn steps(self) -> &'static [&'static str] {
         match self {
@@ -73,9 +94,9 @@ impl What {
 }
 
 /// The result of a task.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
-#[allow(clippy::large_enum_variant)] // at most a few dozen are kept
+#[allow(clippy::large_enum_variant)] // it lives until it is text
 pub enum TaskResult {
     /// Of a fit.
     Fit(RefitAnswer),
@@ -118,144 +139,285 @@ pub struct TaskList {
     pub next: Option<u64>,
 }
 
-/// Where a task is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum TaskState {
-    /// Other tasks come first.
-    Waiting,
-    /// It runs.
-    Running,
-    /// It has a result.
-    Done,
-    /// It has a problem.
-    Failed,
-    /// It was cancelled before it changed anything.
-    Cancelled,
-}
-
-/// The tasks, newest last.
+/// The tasks that this server began, until the state has their outcome.
 #[derive(Default)]
 pub struct Tasks {
-    list: Mutex<(u64, VecDeque<Task>)>,
+    own: Mutex<HashMap<u64, Own>>,
+    others: Mutex<Others>,
     turn: tokio::sync::Mutex<()>,
 }
 
-impl Tasks {
-    fn change<T>(&self, f: impl FnOnce(&mut u64, &mut VecDeque<Task>) -> T) -> T {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let (next, tasks) = &mut *list;
-        f(next, tasks)
-    }
+struct Own {
+    progress: Arc<Progress>,
+    runs: bool,
+    /// The outcome, which the state does not have yet.
+    ended: Option<(TaskState, Option<String>)>,
+    /// The work, or its wait for its turn.
+    job: Option<AbortHandle>,
+}
 
-    /// A task by its number. A client of a tenant sees the tasks of its tenant.
-    pub fn get(&self, id: u64, client: &Client) -> Result<Task, Problem> {
-        let found = self.change(|_, tasks| tasks.iter().find(|t| t.id == id && sees(client, t)).map(Task::now));
-        found.ok_or_else(|| unknown(id))
-    }
-
-    /// A page of tasks.
-    pub fn list(&self, q: &TasksQuery, client: &Client) -> Result<TaskList, Problem> {
-        let most = crate::lists::length(q.limit)?;
-        let after = q.after.unwrap_or(0);
-        let mut tasks: Vec<Task> =
-            self.change(|_, tasks| tasks.iter().filter(|t| t.id > after && sees(client, t)).map(Task::now).collect());
-        let more = tasks.len() > most;
-        tasks.truncate(most);
-        let next = tasks.last().filter(|_| more).map(|t| t.id);
-        Ok(TaskList { tasks, next })
-    }
-
-    /// Cancels a task. One that runs ends within about a second.
-    pub fn cancel(&self, id: u64) -> Result<Task, Problem> {
-        self.change(|_, tasks| {
-            let t = tasks.iter_mut().find(|t| t.id == id).ok_or_else(|| unknown(id))?;
-            match t.state {
-                TaskState::Waiting => t.state = TaskState::Cancelled,
-                TaskState::Running => t.progress.cancel(),
-                _ => {}
-            }
-            Ok(t.now())
-        })
-    }
-
-    /// True if a task waits or runs.
-    pub fn busy(&self) -> bool {
-        self.change(|_, tasks| tasks.iter().any(|t| matches!(t.state, TaskState::Waiting | TaskState::Running)))
-    }
-
-    fn set(&self, id: u64, f: impl FnOnce(&mut Task)) {
-        self.change(|_, tasks| tasks.iter_mut().filter(|t| t.id == id).take(1).for_each(f_once(f)));
-    }
-
-    fn is(&self, id: u64, state: TaskState) -> bool {
-        self.change(|_, tasks| tasks.iter().any(|t| t.id == id && t.state == state))
+impl Own {
+    fn state(&self) -> TaskState {
+        if self.runs { TaskState::Running } else { TaskState::Waiting }
     }
 }
 
-fn f_once<'a>(f: impl FnOnce(&mut Task) + 'a) -> impl FnMut(&mut Task) + 'a {
-    let mut f = Some(f);
-    move |t| {
-        if let Some(f) = f.take() {
-            f(t);
+/// What is known of tasks of other servers.
+#[derive(Default)]
+struct Others {
+    /// When the state was looked at.
+    looked: Option<Instant>,
+    /// The last count of each task, and when it was seen to change.
+    counts: HashMap<u64, (i64, Instant)>,
+}
+
+impl Others {
+    /// The tasks whose count stood still for [`TASK_LOST`] while this server looked at it. After a gap, such as an outage of the state, the
+    /// time begins again: their servers could not count either.
+    fn lost(&mut self, open: &[(u64, i64)], now: Instant) -> Vec<(u64, i64)> {
+        if self.looked.replace(now).is_none_or(|at| now - at > 5 * TASK_BEAT) {
+            self.counts.clear();
+        }
+        self.counts.retain(|id, _| open.iter().any(|(o, _)| o == id));
+        let mut stands = |(id, beat): &(u64, i64)| {
+            let seen = self.counts.entry(*id).or_insert((*beat, now));
+            if seen.0 != *beat {
+                *seen = (*beat, now);
+            }
+            now - seen.1 >= TASK_LOST
+        };
+        open.iter().filter(|t| stands(t)).copied().collect()
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tasks {
+    /// The present steps and unwritten outcomes of this server's tasks are newer than the state's.
+    fn newest(&self, mut kept: KeptTask) -> KeptTask {
+        if let Some(own) = lock(&self.own).get(&kept.id) {
+            kept.step = own.progress.step();
+            if let Some((state, outcome)) = &own.ended {
+                (kept.state, kept.outcome) = (*state, outcome.clone());
+            }
+        }
+        kept
+    }
+
+    /// Ends own tasks that somebody cancelled: one that waits at once, one that runs within about a second.
+    fn end(&self, ids: &[u64]) {
+        let mut own = lock(&self.own);
+        for id in ids {
+            match own.get(id) {
+                Some(o) if o.runs => o.progress.cancel(),
+                Some(o) if o.ended.is_none() => {
+                    o.job.iter().for_each(AbortHandle::abort);
+                    own.remove(id);
+                }
+                _ => {}
+            }
         }
     }
 }
 
 fn unknown(id: u64) -> Problem {
-    let detail = format!("there is no task {id}; the newest {TASKS_KEPT_MAX} tasks since the start are kept");
+    let detail = format!("there is no task {id}; the newest {TASKS_KEPT_MAX} tasks are kept");
     Problem::new(StatusCode::NOT_FOUND, "unknown_task", detail, "look at the number in the answer to the request")
 }
 
-/// Starts work and returns its task.
-pub fn start(app: &Arc<App>, work: Work, client: &Client) -> Result<Task, Problem> {
-    let who = client.clone();
-    let task = app.tasks.change(|next, tasks| {
-        if tasks.iter().filter(|t| t.state == TaskState::Waiting).count() >= TASKS_WAITING_MAX {
-            let detail = format!("{TASKS_WAITING_MAX} tasks wait already");
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            return Err(Problem::new(status, "too_many_tasks", detail, "wait for them").retry_after(10));
-        }
-        *next += 1;
-        let task = Task {
-            id: *next,
-            what: work.what(),
-            who: who.name.clone(),
-            state: TaskState::Waiting,
-            step: 1,
-            steps: work.what().steps().len(),
-            doing: work.what().steps()[0],
-            result: None,
-            problem: None,
-            progress: Arc::default(),
-        };
-        tasks.push_back(task.clone());
-        while tasks.len() > TASKS_KEPT_MAX + TASKS_WAITING_MAX {
-            tasks.pop_front();
-        }
-        Ok(task)
-    })?;
-    let (app, id, of_task) = (app.clone(), task.id, task.progress.clone());
-    tokio::spawn(async move {
-        let _turn = app.tasks.turn.lock().await;
-        if !app.tasks.is(id, TaskState::Waiting) {
-            return; // cancelled
-        }
-        app.tasks.set(id, |t| t.state = TaskState::Running);
-        let (engine, progress) = (app.engine.clone(), of_task);
-        let runs = move || work.run(&engine, &who, &progress);
-        let done = tokio::task::spawn_blocking(runs).await;
-        app.tasks.set(id, |t| match done {
-            Ok(Ok(a)) => (t.state, t.result) = (TaskState::Done, Some(a)),
-            Ok(Err(EngineError::Cancelled)) => t.state = TaskState::Cancelled,
-            Ok(Err(e)) => (t.state, t.problem) = (TaskState::Failed, Some(e.into())),
-            Err(_panicked) => (t.state, t.problem) = (TaskState::Failed, Some(Problem::failed("task"))),
-        });
-    });
-    Ok(task)
+/// A task by its number.
+pub async fn get(app: &Arc<App>, id: u64, client: &Client) -> Result<Task, Problem> {
+    let kept = app.work_as(Kind::Look, move |engine| engine.task(id)).await?;
+    let task = kept.and_then(|k| Task::of(app.tasks.newest(k)));
+    task.filter(|t| t.is_for(client)).ok_or_else(|| unknown(id))
 }
 
-/// True if a client sees a task.
-fn sees(client: &Client, task: &Task) -> bool {
-    client.tenant().is_none_or(|t| crate::tenant::tenant_of(&task.who) == Some(t))
+/// A page of tasks, without their results.
+pub async fn list(app: &Arc<App>, q: &TasksQuery, client: &Client) -> Result<TaskList, Problem> {
+    let most = crate::lists::length(q.limit)?;
+    let after = q.after.unwrap_or(0);
+    let kept = app.work_as(Kind::Look, move |engine| engine.tasks(after)).await?;
+    let tasks = kept.into_iter().filter_map(|k| Task::of(app.tasks.newest(k)));
+    let mut tasks: Vec<Task> = tasks.filter(|t| t.is_for(client)).map(|t| Task { result: None, ..t }).collect();
+    let more = tasks.len() > most;
+    tasks.truncate(most);
+    let next = tasks.last().filter(|_| more).map(|t| t.id);
+    Ok(TaskList { tasks, next })
+}
+
+/// Cancels a task. One that runs here ends within about a second, one that runs on another server within about two.
+pub async fn cancel(app: &Arc<App>, id: u64, client: &Client) -> Result<Task, Problem> {
+    let who = client.clone();
+    if app.work(move |engine| engine.cancel_task(id, &crate::app::by(&who))).await? {
+        app.tasks.end(&[id]);
+    }
+    get(app, id, client).await
+}
+
+/// Starts work and returns its task; under the key of an earlier request that task.
+pub async fn start(app: &Arc<App>, work: Work, client: &Client, once: Option<Once>) -> Result<Task, Problem> {
+    match begin(app, work, client, once, false).await? {
+        Some(id) => get(app, id, client).await,
+        None => Err(Problem::failed("task")),
+    }
+}
+
+/// Starts work unless a task of any server waits or runs.
+pub async fn start_alone(app: &Arc<App>, work: Work, client: &Client) -> Result<(), Problem> {
+    begin(app, work, client, None, true).await.map(drop)
+}
+
+async fn begin(
+    app: &Arc<App>,
+    work: Work,
+    client: &Client,
+    once: Option<Once>,
+    alone: bool,
+) -> Result<Option<u64>, Problem> {
+    let (app, who) = (app.clone(), client.clone());
+    // In a task of its own: a client that goes away leaves no work that nobody does.
+    let begun = tokio::spawn(async move {
+        let (what, by) = (work.what().word(), who.clone());
+        let add = move |engine: &Engine| {
+            let (waiting_max, kept_max) = (TASKS_WAITING_MAX, TASKS_KEPT_MAX + TASKS_WAITING_MAX);
+            let new = NewTask { what, waiting_max, kept_max, alone };
+            engine.add_task(&new, once.as_ref(), &crate::app::by(&by))
+        };
+        let added = app.work(add).await?;
+        if let (Some(id), false) = (added.value, added.repeated) {
+            let progress = Arc::<Progress>::default();
+            let own = Own { progress: progress.clone(), runs: false, ended: None, job: None };
+            lock(&app.tasks.own).insert(id, own);
+            let job = tokio::spawn(run(app.clone(), id, work, who, progress)).abort_handle();
+            if let Some(own) = lock(&app.tasks.own).get_mut(&id) {
+                own.job = Some(job);
+            }
+        }
+        Ok(added.value)
+    });
+    begun.await.map_err(|_panicked| Problem::failed("task"))?
+}
+
+/// Waits for its turn, works, and writes the outcome.
+async fn run(app: Arc<App>, id: u64, work: Work, who: Client, progress: Arc<Progress>) {
+    let turn = app.tasks.turn.lock().await;
+    let begun = if *app.stopping.borrow() { Ok(false) } else { app.work(move |engine| engine.begin_task(id)).await };
+    let ended = match begun {
+        Ok(true) => {
+            if let Some(own) = lock(&app.tasks.own).get_mut(&id) {
+                own.runs = true;
+            }
+            let engine = app.engine.clone();
+            outcome(tokio::task::spawn_blocking(move || work.run(&engine, &who, &progress)).await)
+        }
+        // Somebody cancelled it, or the server stops: that is in the state, or will be.
+        Ok(false) => {
+            lock(&app.tasks.own).remove(&id);
+            return;
+        }
+        Err(p) => failed(&p),
+    };
+    drop(turn);
+    if let Some(own) = lock(&app.tasks.own).get_mut(&id) {
+        own.ended = Some(ended);
+    }
+    write_outcomes(&app).await;
+}
+
+type Ran = Result<Result<TaskResult, EngineError>, tokio::task::JoinError>;
+
+fn outcome(ran: Ran) -> (TaskState, Option<String>) {
+    match ran {
+        Ok(Ok(result)) => match serde_json::to_string(&result) {
+            Ok(text) if text.len() <= TASK_RESULT_BYTES_MAX => (TaskState::Done, Some(text)),
+            Ok(text) => {
+                let detail = format!("the result has {} bytes; at most {TASK_RESULT_BYTES_MAX} are kept", text.len());
+                let remedy = "what the task did is done: look at the models and the suspects";
+                failed(&Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "result_too_long", detail, remedy))
+            }
+            Err(_) => failed(&Problem::failed("task")),
+        },
+        Ok(Err(EngineError::Cancelled)) => (TaskState::Cancelled, None),
+        Ok(Err(e)) => failed(&e.into()),
+        Err(_panicked) => failed(&Problem::failed("task")),
+    }
+}
+
+fn failed(p: &Problem) -> (TaskState, Option<String>) {
+    (TaskState::Failed, serde_json::to_string(p).ok())
+}
+
+/// The outcome of a task whose server is gone.
+fn lost(detail: &str) -> (TaskState, Option<String>) {
+    failed(&Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "task_lost", detail, "begin it again"))
+}
+
+/// Writes the outcomes that the state does not have. One that cannot be written is written at a later tick.
+async fn write_outcomes(app: &Arc<App>) {
+    let ended: Vec<_> =
+        lock(&app.tasks.own).iter().filter_map(|(id, own)| own.ended.clone().map(|e| (*id, e))).collect();
+    for (id, (state, outcome)) in ended {
+        match app.own_work(move |engine| engine.end_task(id, state, outcome.as_deref())).await {
+            Ok(_) => _ = lock(&app.tasks.own).remove(&id),
+            Err(p) => app.metrics.broken(&p.code),
+        }
+    }
+}
+
+/// Says that the tasks of this server go on, and ends those of servers that no longer say so. To be called about once a second.
+pub async fn tend(app: &Arc<App>) -> Result<(), Problem> {
+    write_outcomes(app).await;
+    let tasks: Vec<(u64, TaskState, usize)> = {
+        let own = lock(&app.tasks.own);
+        own.iter().filter(|(_, o)| o.ended.is_none()).map(|(id, o)| (*id, o.state(), o.progress.step())).collect()
+    };
+    let beats = move |engine: &Engine| {
+        let cancelled = if tasks.is_empty() { Vec::new() } else { engine.beat_tasks(&tasks)? };
+        Ok((cancelled, engine.open_tasks()?))
+    };
+    let (cancelled, mut open) = app.own_work(beats).await?;
+    app.tasks.end(&cancelled);
+    open.retain(|(id, _)| !lock(&app.tasks.own).contains_key(id));
+    let gone = lock(&app.tasks.others).lost(&open, Instant::now());
+    for (id, beat) in gone {
+        let (_, text) = lost("the server that ran the task is gone");
+        app.own_work(move |engine| engine.lose_task(id, beat, &text.unwrap_or_default())).await?;
+    }
+    Ok(())
+}
+
+/// Says of this server's tasks that they end with it.
+pub async fn stop(app: &Arc<App>) {
+    write_outcomes(app).await;
+    let open: Vec<u64> = lock(&app.tasks.own).drain().map(|(id, _)| id).collect();
+    for id in open {
+        let (state, text) = lost("the server that ran the task was stopped");
+        if let Err(p) = app.own_work(move |engine| engine.end_task(id, state, text.as_deref())).await {
+            app.metrics.broken(&p.code);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_lost_when_its_count_stands_still_under_this_servers_eyes_and_not_after_a_gap() {
+        let (mut others, begin) = (Others::default(), Instant::now());
+        let at = |s: u64| begin + std::time::Duration::from_secs(s);
+        let lost_s = TASK_LOST.as_secs();
+        for s in 0..lost_s {
+            assert_eq!(others.lost(&[(1, 7), (2, s as i64)], at(s)), [], "{s}");
+        }
+        assert_eq!(others.lost(&[(1, 7), (2, 99)], at(lost_s)), [(1, 7)]);
+        // The state was away: nobody could count.
+        assert_eq!(others.lost(&[(1, 7), (2, 99)], at(lost_s + 100)), []);
+        for s in 101..100 + lost_s {
+            assert_eq!(others.lost(&[(2, 99)], at(lost_s + s)), [], "{s}");
+        }
+        assert_eq!(others.lost(&[(2, 99)], at(lost_s + 100 + lost_s)), [(2, 99)]);
+    }
 }

@@ -9,7 +9,7 @@ use crate::auth::Client;
 use crate::problem::Problem;
 use axum::http::StatusCode;
 use engine::{Answer, EngineError, Request};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The word for a job of another tenant.
 const OTHER: &str = "another tenant";
@@ -17,7 +17,8 @@ const OTHER: &str = "another tenant";
 /// Which jobs a client sees.
 pub struct View {
     tenant: String,
-    own: HashSet<String>,
+    /// Its jobs, and since when they hold GPUs.
+    own: HashMap<String, f64>,
     foreign: HashSet<String>,
 }
 
@@ -28,18 +29,24 @@ impl View {
         let now = app.work(|engine| engine.snapshot()).await?;
         let (own, foreign): (Vec<_>, Vec<_>) =
             now.jobs.iter().partition(|j| tenant_of(&j.made_by) == Some(tenant.as_str()));
-        let ids = |jobs: Vec<&store::state::JobHeld>| jobs.into_iter().map(|j| j.id.clone()).collect();
-        Ok(Some(View { tenant, own: ids(own), foreign: ids(foreign) }))
+        Ok(Some(View {
+            tenant,
+            own: own.into_iter().map(|j| (j.id.clone(), j.since_unix_s)).collect(),
+            foreign: foreign.into_iter().map(|j| j.id.clone()).collect(),
+        }))
     }
 
     /// True if the client sees this job.
     fn sees(&self, job: &str) -> bool {
-        self.own.contains(job)
+        self.own.contains_key(job)
     }
 
     /// Refuses a request about a job of another tenant. What no job has as its name is the engine's to refuse.
     pub fn check(&self, request: &Request) -> Result<(), Problem> {
         let named = match request {
+            // The same request again is answered as before, which is for the tenant whose job it is.
+            Request::Place(r) if r.commit.as_ref().is_some_and(|j| self.foreign.contains(j)) => return Err(in_use()),
+            Request::Allocate(r) if self.foreign.contains(&r.job) => return Err(in_use()),
             Request::Job(r) => &r.job,
             Request::Renew(r) => &r.job,
             Request::Observe(r) => &r.job,
@@ -83,6 +90,11 @@ impl View {
                     *c = "other jobs share its NICs".into();
                 }
             }
+            // An earlier job of another tenant may have had the name.
+            Answer::Readings(a) => a.readings.retain(|r| {
+                let since = r.job.as_ref().and_then(|j| self.own.get(j));
+                since.zip(r.taken_at_unix_s).is_some_and(|(since, at)| at >= *since)
+            }),
             Answer::Events(a) => a.events.retain(|e| self.sees_event(e)),
             Answer::Drain(a) => a.jobs_going_on.retain(|j| self.sees(j)),
             _ => {}
@@ -106,11 +118,15 @@ pub fn refused(e: EngineError) -> Problem {
     let p = Problem::from(e);
     match p.code.as_str() {
         "unknown_job" | "not_yours" => unknown(""),
-        "gpu_held" | "job_exists" | "no_room" => {
-            Problem::new(p.status_code(), &p.code, "the GPUs or the name are in use", &p.remedy)
-        }
+        "gpu_held" | "job_exists" | "no_room" => Problem::new(p.status_code(), &p.code, IN_USE, &p.remedy),
         _ => p,
     }
+}
+
+const IN_USE: &str = "the GPUs or the name are in use";
+
+fn in_use() -> Problem {
+    Problem::new(StatusCode::CONFLICT, "job_exists", IN_USE, "choose another id")
 }
 
 fn unknown(job: &str) -> Problem {

@@ -1,7 +1,8 @@
 //! The words of messages: what the engine says in the words of the command, the server says in those of requests.
 
 /// Parts of messages that name a command's flag, and their words in a request.
-const PHRASES: [(&str, &str); 17] = [
+const PHRASES: [(&str, &str); 18] = [
+    ("`linkwise readings list`", "`GET /v1/readings`"),
     ("`--search exact`", "`\"search\": \"exact\"`"),
     ("--search threshold", "`\"search\": \"threshold\"`"),
     ("--model gp", "`\"kind\": \"gp\"`"),

@@ -45,9 +45,9 @@ fn tools(test: &str) -> Option<(PathBuf, PathBuf)> {
     }
 }
 
-/// Runs the check with a plan; every finding fails the test.
-fn check(test: &str, s: &Server, mut plan: Value) {
-    let Some((chromium, modules)) = tools(test) else { return };
+/// Runs the check with a plan; every finding fails the test. Returns what it measured; none where tools are missing.
+fn check(test: &str, s: &Server, mut plan: Value) -> Option<String> {
+    let (chromium, modules) = tools(test)?;
     let shots = std::env::var_os("LINKWISE_SCREENSHOTS").map(PathBuf::from).unwrap_or_default();
     plan["chromium"] = json!(chromium);
     plan["modules"] = json!(modules);
@@ -59,6 +59,15 @@ fn check(test: &str, s: &Server, mut plan: Value) {
     let done = Command::new("node").arg(Path::new(FOLDER).join("check.mjs")).arg(plan.to_string()).output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{test}:\n{out}{err}");
+    Some(err.into_owned())
+}
+
+/// Milliseconds until Chromium has drawn a page, and the bytes of the page.
+fn timed(test: &str, s: &Server, address: &str) -> Option<(f64, f64)> {
+    let said = check(test, s, json!({"name": "timed", "timed": address}))?;
+    let line = said.lines().find_map(|l| l.strip_prefix("timed "))?;
+    let (ms, bytes) = line.split_once(' ')?;
+    Some((ms.parse().ok()?, bytes.parse().ok()?))
 }
 
 #[test]
@@ -242,5 +251,23 @@ fn a_cluster_of_10240_gpus_and_four_tiers_is_clean_in_a_browser() {
     let visit =
         ["/", "/hosts?tier=0&switch=43", "/hosts?tier=3&switch=0&from=1152", "/jobs/job-8", "/suspects", "/history"];
     let plan = json!({"name": "large", "visit": visit, "brief": true});
-    check("a_cluster_of_10240_gpus_and_four_tiers_is_clean_in_a_browser", &s, plan);
+    let name = "a_cluster_of_10240_gpus_and_four_tiers_is_clean_in_a_browser";
+    check(name, &s, plan);
+    // 48 hosts are the largest cluster whose map shows every GPU as a link.
+    let small = of(common::cluster(48));
+    for j in 0..12 {
+        hold(&small, &format!("job-{j}"), &[format!("n[{}-{}]", 4 * j, 4 * j + 2)]);
+    }
+    if let (Some(large), Some(small)) = (timed(name, &s, "/"), timed(name, &small, "/")) {
+        let (time, bytes) = (large.0 / small.0, large.1 / small.1);
+        println!(
+            "the map of 10,240 GPUs: {:.0} ms and {:.0} kB in Chromium, {time:.1} and {bytes:.1} times those of 384 GPUs",
+            large.0,
+            large.1 / 1e3
+        );
+        assert!(
+            bytes < 4.0 && time < 6.0,
+            "27 times as many GPUs: {bytes:.1} times the bytes, {time:.1} times the time"
+        );
+    }
 }

@@ -83,6 +83,9 @@ fn every_endpoint_answers_as_the_document_says() {
     assert_eq!(check("undrain", s.post("/v1/hosts/undrain", &json!({"gpus": ["n2"]}))).json()["undrained"], 8);
 
     assert_eq!(check("model", s.get("/v1/models")).json()["kind"], "nccl");
+    let file = check("modelFile", s.get("/v1/models/present/file")).text;
+    let read = engine::ModelFile::read(&file, &predict::ModelKinds::shipped()).unwrap();
+    assert_eq!(predict::BandwidthModel::kind(&read.model), "nccl");
     let task = check("fit", s.post("/v1/models/fit", &json!({"kind": "bound"})));
     let at = task.header("location").to_owned();
     let start = Instant::now();
@@ -289,6 +292,36 @@ fn a_stream_of_events_goes_on_after_the_last_number_seen() {
 }
 
 #[test]
+fn every_metric_of_the_dashboard_and_of_the_rules_is_there() {
+    let s = Server::new(2);
+    s.post("/v1/allocations", &json!({"gpus": 4, "commit": "j"}));
+    s.post("/v1/readings", &json!({"job": "j", "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 200}]}));
+    let known = s.get("/metrics").text;
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/prometheus");
+    let mut missing = std::collections::BTreeSet::new();
+    for file in ["dashboard.json", "rules.yml"] {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        for rest in text.split("linkwise_").skip(1) {
+            let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            let name =
+                ["_total", "_bucket", "_sum", "_count"].iter().find_map(|e| name.strip_suffix(e)).unwrap_or(&name);
+            // Those of the plugin come with its status files, those with a colon are recorded by the rules themselves.
+            let has = known.contains(&format!("# HELP linkwise_{name} "))
+                || known.contains(&format!("# HELP linkwise_{name}_"));
+            // Nothing has failed, nothing is suspected, and the GPUs have no UUID.
+            let none = ["failures", "suspect_probability", "gpu_info"].contains(&name);
+            if !has && !none && !name.starts_with("plugin") && !rest[name.len()..].starts_with(':') {
+                missing.insert(name.to_owned());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+    for name in ["observed_error_deviations", "decision_retries", "state_lock_wait_seconds", "state_reachable"] {
+        assert!(known.contains(&format!("# HELP linkwise_{name} ")), "{name}: {known}");
+    }
+}
+
+#[test]
 fn metrics_count_decisions_and_show_the_gpus_of_jobs() {
     let s = Server::new(2);
     s.post("/v1/allocations", &json!({"gpus": 4, "commit": "a"}));
@@ -358,6 +391,43 @@ fn the_page_of_a_job_keeps_what_the_choice_was_compared_with_over_a_restart() {
     let page = s.get("/jobs/a%2Fb").text;
     assert!(page.contains("<th scope=\"row\">packing</th>") && page.contains(&packed), "{page}");
     assert!(!page.contains("excluded hosts"), "constraints are not kept: {page}");
+}
+
+#[test]
+fn the_page_says_which_version_of_the_model_is_in_use_and_why_others_are_not() {
+    let s = Server::new(3);
+    for (a, b) in [(0, 1), (1, 2), (0, 2)] {
+        for n in 0..4 {
+            let reading = json!({ "job": format!("pair-{a}-{b}-{n}"), "gpus": [format!("n{a}"), format!("n{b}")],
+                "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 300.0 + f64::from(7 * n + a)}]});
+            assert_eq!(s.post("/v1/readings", &reading).status, 201);
+        }
+    }
+    for kind in ["bound", "gp"] {
+        let at = s.post("/v1/models/fit", &json!({"kind": kind})).header("location").to_owned();
+        let start = Instant::now();
+        while ["waiting", "running"].contains(&s.get(&at).json()["state"].as_str().unwrap()) {
+            assert!(start.elapsed() < Duration::from_secs(120));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let versions = s.get("/v1/models").json()["versions"].clone();
+    let page = s.get("/history").text.replace("&#x2f;", "/").replace("&#x27;", "'");
+    let versions = versions.as_array().unwrap();
+    assert_eq!(versions.len(), 3, "{versions:?}");
+    let table = page.split_once("aria-label=\"Versions of the model\"").expect("a table").1;
+    for v in versions {
+        let word = match v["state"].as_str().unwrap() {
+            "present" => "in use",
+            other => other,
+        };
+        let row = table
+            .split("<tr>")
+            .find(|r| r.starts_with(&format!("<th scope=\"row\" class=\"n\">{}</th>", v["version"])));
+        let row = row.unwrap_or_else(|| panic!("version {} is not in {table}", v["version"]));
+        assert!(row.contains(&format!("<td>{word}</td>")) && row.contains(v["why"].as_str().unwrap()), "{v}: {row}");
+    }
+    assert_eq!(table.matches("<td>in use</td>").count(), 1);
 }
 
 #[test]

@@ -153,6 +153,8 @@ fn promtool_finds_no_fault_in_the_rules_and_the_metrics() {
     };
     let (good, told) = check(&["check", "rules", "rules.yml"], "");
     assert!(good && !told.contains("FAILED"), "{told}");
+    let (good, told) = check(&["test", "rules", "rules-test.yml"], "");
+    assert!(good, "every alert fires when it should, and only then: {told}");
     let s = Server::new(2);
     s.post("/v1/allocations", &json!({"gpus": 4, "commit": "a"}));
     s.post("/v1/readings", &json!({"job": "a", "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 40}]}));

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use server::Config;
 use server::auth::Scope;
 use std::time::{Duration, Instant};
+use store::state::{NewTask, TaskState};
+use store::{By, State};
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -82,6 +84,110 @@ fn a_task_that_waits_or_runs_can_be_cancelled_and_the_model_stays() {
     assert_eq!((rest["tasks"].as_array().unwrap().len(), &rest["next"]), (2, &Value::Null));
 }
 
+#[test]
+fn a_task_of_another_server_of_the_state_is_answered_for_cancelled_and_lost_with_its_server() {
+    let s = Server::new(2);
+    // The other server: what it writes.
+    let mut other = State::open(&s.folder.path().join("s.db")).unwrap();
+    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 72, alone: false };
+    let add = |other: &mut State| begun(other, &new).unwrap();
+    let shown = |id: u64| s.get(&format!("/v1/tasks/{id}")).json();
+    let cancel = |id: u64| s.send("DELETE", &format!("/v1/tasks/{id}"), &[], b"").json()["state"].clone();
+    let waiting = add(&mut other);
+    assert_eq!(shown(waiting)["state"], "waiting");
+    assert_eq!(cancel(waiting), "cancelled");
+    assert!(!other.begin_task(waiting).unwrap(), "a cancelled task runs");
+    let running = add(&mut other);
+    assert!(other.begin_task(running).unwrap());
+    assert_eq!(other.beat_tasks(&[(running, TaskState::Running, 1)]).unwrap(), [0; 0]);
+    assert_eq!((&shown(running)["state"], &shown(running)["step"]), (&json!("running"), &json!(2)));
+    assert_eq!(cancel(running), "running");
+    assert_eq!(other.beat_tasks(&[(running, TaskState::Running, 2)]).unwrap(), [running]);
+    other.end_task(running, TaskState::Cancelled, None).unwrap();
+    assert_eq!(shown(running)["state"], "cancelled");
+    // One that goes on stays; one of a server that is gone fails.
+    let [goes_on, gone] = [add(&mut other), add(&mut other)];
+    assert!(other.begin_task(goes_on).unwrap() && other.begin_task(gone).unwrap());
+    let path = s.folder.path().join("s.db");
+    let beats = std::thread::spawn(move || {
+        let mut other = State::open(&path).unwrap();
+        for _ in 0..8 * 45 {
+            other.beat_tasks(&[(goes_on, TaskState::Running, 0)]).unwrap();
+            std::thread::sleep(Duration::from_millis(125));
+        }
+    });
+    until("the task of a server that is gone does not fail", || shown(gone)["state"] == "failed");
+    assert_eq!(shown(gone)["problem"]["code"], "task_lost");
+    assert_eq!(shown(goes_on)["state"], "running");
+    beats.join().unwrap();
+    // Its server was only slow: it goes on, and its outcome counts.
+    assert_eq!(other.beat_tasks(&[(gone, TaskState::Running, 1)]).unwrap(), [0; 0]);
+    assert_eq!((&shown(gone)["state"], &shown(gone)["problem"]), (&json!("running"), &Value::Null));
+    other.end_task(gone, TaskState::Done, Some("{}")).unwrap();
+    assert_eq!((&shown(gone)["state"], &shown(gone)["problem"]), (&json!("done"), &Value::Null));
+    // What a newer server does is not shown, and does no harm.
+    let newer = begun(&mut other, &NewTask { what: "dream", ..new }).unwrap();
+    assert_eq!(s.get(&format!("/v1/tasks/{newer}")).status, 404);
+    assert_eq!(s.get("/v1/tasks").json()["tasks"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_request_with_a_key_begins_one_task_and_begin_and_cancel_are_in_the_log() {
+    let s = Server::new(2);
+    let fit = |key: &str, body: Value| s.post_once("/v1/models/fit", key, &body);
+    let first = fit("k", json!({"kind": "gp"}));
+    assert_eq!(first.status, 202, "{first:?}");
+    assert_eq!(fit("k", json!({"kind": "gp"})).json()["id"], first.json()["id"]);
+    assert_eq!(fit("k", json!({"kind": "gbdt"})).code(), (422, "key_reused".into()));
+    let other = fit("l", json!({"kind": "gp"})).json()["id"].clone();
+    assert_ne!(other, first.json()["id"]);
+    s.send("DELETE", &format!("/v1/tasks/{other}"), &[("x-reason", "too early")], b"");
+    let events = s.get("/v1/events?after=0").json();
+    let of = |what: &str| -> Vec<Value> {
+        events["events"].as_array().unwrap().iter().filter(|e| e["what"] == what).cloned().collect()
+    };
+    assert_eq!(of("task").len(), 2, "{events}");
+    assert!(of("cancel").iter().all(|e| e["why"] == "too early"), "{events}");
+}
+
+#[test]
+fn a_server_that_stops_says_that_its_tasks_end() {
+    let s = Server::new(6);
+    report(&s, 6, 0.7);
+    (0..4).for_each(|_| assert_eq!(s.post("/v1/models/fit", &json!({"kind": "gp"})).status, 202));
+    let folder = s.stop();
+    let state = State::open(&folder.path().join("s.db")).unwrap();
+    let left = state.tasks(0).unwrap();
+    assert!(left.len() == 4 && left.iter().all(|t| !t.state.is_open()), "{left:?}");
+    assert!(left.iter().any(|t| t.outcome.as_ref().is_some_and(|o| o.contains("task_lost"))), "{left:?}");
+}
+
+/// Adds a task as another server does.
+fn begun(state: &mut State, new: &NewTask<'_>) -> Option<u64> {
+    state.add_task(new, None, &By::from(1.0)).unwrap().value
+}
+
+#[test]
+fn tasks_that_wait_have_a_limit_for_all_servers_and_old_ones_are_forgotten() {
+    let s = Server::new(2);
+    let mut other = State::open(&s.folder.path().join("s.db")).unwrap();
+    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 10, alone: false };
+    let first = begun(&mut other, &new).unwrap();
+    assert!(other.begin_task(first).unwrap());
+    assert_eq!(begun(&mut other, &NewTask { alone: true, ..new }), None, "one alone");
+    for _ in 0..30 {
+        let id = begun(&mut other, &new).unwrap();
+        assert!(other.cancel_task(id, &By::from(1.0)).unwrap());
+    }
+    assert_eq!(other.tasks(0).unwrap().len(), 10);
+    assert!(other.task(first).unwrap().is_some(), "one that runs is kept");
+    let waiting: Vec<u64> = (0..8).map(|_| begun(&mut other, &new).unwrap()).collect();
+    let refused = s.post("/v1/models/fit", &json!({}));
+    assert_eq!(refused.code(), (503, "too_many_tasks".into()));
+    assert!(other.cancel_task(waiting[0], &By::from(1.0)).unwrap());
+    assert_eq!(s.post("/v1/models/fit", &json!({})).status, 202, "a cancelled one makes room");
+}
+
 /// A request with a token.
 fn with(s: &Server, token: &str, method: &str, path: &str, body: &Value) -> Said {
     let bearer = format!("Bearer {token}");
@@ -138,6 +244,48 @@ fn a_tenant_sees_its_own_jobs_and_those_of_others_do_not_exist_for_it() {
         assert_eq!(with(&s, &red, "GET", path, &none).code(), (403, "tenant".into()), "{path}");
     }
     assert_eq!(with(&s, &red, "DELETE", "/v1/allocations/r1", &none).status, 200);
+}
+
+#[test]
+fn keys_and_names_of_tenants_are_their_own() {
+    let s = Server::new(3);
+    let tokens = ["red/ann", "blue/bob", "red/eve"].map(|name| s.token(name, Scope::Request, None));
+    until("no token is asked for", || s.get("/v1/cluster").status == 401);
+    let allocate = |token: &str, job: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers =
+            [("authorization", bearer.as_str()), ("content-type", "application/json"), ("idempotency-key", "submit-7")];
+        let said =
+            s.send("POST", "/v1/allocations", &headers, json!({"gpus": 2, "commit": job}).to_string().as_bytes());
+        (said.status, said.json()["gpus"].clone(), said.json()["code"].clone())
+    };
+    let first = allocate(&tokens[0], "run");
+    assert_eq!(first.0, 201, "{first:?}");
+    // The same key and name, by another tenant: neither the answer nor the existence of the key is told.
+    let other = allocate(&tokens[1], "run");
+    assert_eq!((other.0, &other.2), (409, &json!("job_exists")), "{other:?}");
+    let own = allocate(&tokens[1], "run-b");
+    assert!(own.0 == 201 && own.1 != first.1, "{own:?}");
+    assert_eq!(allocate(&tokens[2], "run").1, first.1, "the answer again, for the same tenant");
+    assert_eq!(allocate(&tokens[2], "run-c").0, 422, "a key of the tenant for another request");
+    // A reading of an earlier job of that name.
+    let reading = json!({"job": "run", "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 123}]});
+    assert_eq!(with(&s, &tokens[0], "POST", "/v1/readings", &reading).status, 201);
+    assert_eq!(with(&s, &tokens[0], "DELETE", "/v1/allocations/run", &Value::Null).status, 200);
+    std::thread::sleep(Duration::from_millis(20));
+    let again = json!({"gpus": 2, "commit": "run"});
+    assert_eq!(with(&s, &tokens[1], "POST", "/v1/allocations", &again).status, 201);
+    let seen = with(&s, &tokens[1], "GET", "/v1/readings?job=run", &Value::Null).json();
+    assert_eq!(seen["readings"], json!([]), "{seen}");
+}
+
+#[test]
+fn the_reason_in_the_header_of_a_drain_is_in_the_log() {
+    let s = Server::new(2);
+    let headers = [("content-type", "application/json"), ("x-reason", "flaps")];
+    assert_eq!(s.send("POST", "/v1/hosts/drain", &headers, br#"{"gpus": ["n0"]}"#).status, 200);
+    let last = s.get("/v1/events?limit=1").json()["events"][0].clone();
+    assert_eq!((&last["what"], &last["why"]), (&json!("drain"), &json!("flaps")), "{last}");
 }
 
 #[test]

@@ -256,6 +256,25 @@ fn beyond_this_machine_a_server_needs_certificates_and_clients_that_can_prove_wh
 }
 
 #[test]
+fn a_certificate_without_an_entry_cannot_have_the_name_of_another_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(site) = Authority::new(folder.path(), "site") else {
+        return common::skip("a_certificate_without_an_entry_cannot_have_the_name_of_another_client", "needs openssl");
+    };
+    let s = served(&site, true, Some(Scope::Request));
+    let _ = s.token("ada", Scope::Request, None);
+    let said = |name: &str| {
+        let own = site.signs("any", &format!("/CN={name}"), "5");
+        ask(s.at, client(&site, Some(&own)), &get("/v1/cluster", "")).unwrap()
+    };
+    assert_eq!(code(&said("agent")), "200");
+    for name in ["ada", "command", "server", "oidc:bob"] {
+        let refused = said(name);
+        assert_eq!(code(&refused), "no_scope", "{name}: {refused}");
+    }
+}
+
+#[test]
 fn new_certificates_are_used_without_losing_a_connection_and_broken_ones_are_not() {
     let folder = tempfile::tempdir().unwrap();
     let (Some(site), Some(next)) = (Authority::new(folder.path(), "site"), Authority::new(folder.path(), "next"))

@@ -6,6 +6,8 @@ use common::Server;
 use serde_json::{Value, json};
 use server::auth::Scope;
 use server::openapi::document;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use store::{By, State};
 
@@ -90,6 +92,31 @@ fn wrong_old_and_revoked_tokens_are_refused_and_a_flood_of_them_is_slowed() {
     }
     let flood: Vec<(u16, String)> = (0..60).map(|i| cluster(&format!("lwt_{i}"))).collect();
     assert!(flood.iter().any(|r| *r == (429, "too_many_wrong_tokens".into())), "{:?}", flood.last());
+    // Others share the address: a login node, a proxy.
+    let neighbour = s.token("neighbour", Scope::Operate, None);
+    assert_eq!(cluster(&neighbour).0, 200, "a right token from the address of the flood");
+}
+
+#[test]
+fn a_revoked_token_gets_nothing_more_over_a_stream_that_is_open() {
+    let mut s = guarded();
+    let reader = s.token("reader", Scope::Read, None);
+    let mut stream = TcpStream::connect(s.at).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let ask = format!("GET /v1/events/stream HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {reader}\r\n\r\n");
+    stream.write_all(ask.as_bytes()).unwrap();
+    let mut first = [0; 1024];
+    let n = stream.read(&mut first).unwrap();
+    assert!(first[..n].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&first[..n]));
+    let mut state = State::open(&s.folder.path().join("s.db")).unwrap();
+    assert!(state.revoke_token("reader", &By::from(3.0)).unwrap());
+    std::thread::sleep(2 * server::limits::TOKEN_TIME);
+    s.token = Some(s.token("op", Scope::Operate, None));
+    let drain = s.post("/v1/hosts/drain", &json!({"gpus": ["n0:0"], "reason": "secret"}));
+    assert_eq!(drain.status, 200, "{drain:?}");
+    let mut rest = String::new();
+    let _ = stream.read_to_string(&mut rest); // the server ends the stream
+    assert!(!rest.contains("secret"), "{rest}");
 }
 
 #[test]
@@ -105,6 +132,47 @@ fn revoking_the_last_token_opens_nothing() {
 }
 
 #[test]
+fn a_client_reports_on_its_own_jobs_and_their_gpus_and_an_operator_on_all() {
+    let mut s = guarded();
+    let [ada, bob, chief] =
+        [("ada", Scope::Request), ("bob", Scope::Request), ("chief", Scope::Operate)].map(|(n, x)| s.token(n, x, None));
+    let report = |s: &Server, job: &str, gpus: Value| {
+        let mut body = json!({"job": job, "readings": [{"collective": "all_reduce", "busbw_gb_per_s": 41.5}]});
+        if !gpus.is_null() {
+            body["gpus"] = gpus;
+        }
+        s.post("/v1/readings", &body)
+    };
+    let none = Value::Null;
+    s.token = Some(ada.clone());
+    let placed = s.post("/v1/allocations", &json!({"gpus": 4, "commit": "a"})).json();
+    let gpus = placed["gpus"].clone();
+    let foreign = json!(["n0:[0-7]", "n1:[0-7]"]);
+    assert!(gpus.as_array().is_some_and(|g| g.len() == 4), "{placed}");
+    assert_eq!(report(&s, "a", none.clone()).status, 201);
+    assert_eq!(report(&s, "a", gpus.clone()).status, 201);
+    assert_eq!(report(&s, "a", foreign.clone()).code(), (403, "not_its_gpus".into()));
+    assert_eq!(report(&s, "never", foreign.clone()).code(), (404, "unknown_job".into()));
+    s.token = Some(bob.clone());
+    assert_eq!(report(&s, "a", none.clone()).code(), (403, "not_yours".into()));
+    // After its end: its author, and on the GPUs that it had.
+    s.token = Some(ada.clone());
+    assert_eq!(s.send("DELETE", "/v1/allocations/a", &[], b"").status, 200);
+    assert_eq!(report(&s, "a", gpus.clone()).status, 201);
+    assert_eq!(report(&s, "a", foreign.clone()).code(), (403, "not_its_gpus".into()));
+    s.token = Some(bob);
+    assert_eq!(report(&s, "a", gpus.clone()).code(), (403, "not_yours".into()));
+    // The name of a later job is its author's.
+    assert_eq!(s.post("/v1/allocations", &json!({"gpus": 2, "commit": "a"})).status, 201);
+    s.token = Some(ada);
+    assert_eq!(report(&s, "a", gpus.clone()).code(), (403, "not_yours".into()));
+    s.token = Some(chief);
+    for job in ["a", "never"] {
+        assert_eq!(report(&s, job, foreign.clone()).status, 201);
+    }
+}
+
+#[test]
 fn a_client_releases_and_renews_its_own_jobs_and_an_operator_all() {
     let mut s = guarded();
     let [ada, bob, chief] =
@@ -112,7 +180,7 @@ fn a_client_releases_and_renews_its_own_jobs_and_an_operator_all() {
     s.token = Some(ada);
     assert_eq!(s.post("/v1/allocations", &json!({"gpus": 2, "commit": "a1", "lease_s": 60})).status, 201);
     assert_eq!(s.post("/v1/allocations", &json!({"gpus": 2, "commit": "a2"})).status, 201);
-    s.token = Some(bob);
+    s.token = Some(bob.clone());
     assert_eq!(s.send("DELETE", "/v1/allocations/a1", &[], b"").code(), (403, "not_yours".into()));
     assert_eq!(s.post("/v1/allocations/a1/renew", &json!({})).code(), (403, "not_yours".into()));
     s.token = Some(chief);

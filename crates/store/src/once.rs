@@ -13,7 +13,7 @@ use crate::digest::fnv64;
 use serde::{Deserialize, Serialize};
 
 /// Longest key, bytes.
-pub const KEY_BYTES_MAX: usize = 200;
+pub const KEY_BYTES_MAX: usize = 240;
 /// Maximum number of keys that a file keeps.
 pub const KEYS_MAX: usize = 10_000;
 /// Longest age of a key, seconds: a week.

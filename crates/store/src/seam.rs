@@ -9,8 +9,8 @@ use crate::once::{Done, Once};
 use crate::query::Query;
 use crate::readings::{Added, By, ReadingChange, Revision, StoredReading};
 use crate::state::{
-    Allocated, Commit, Committed, Drain, Event, JobHeld, KeptModels, Lesson, ModelsChange, NewJob, Release, Snapshot,
-    State, StateError, Suspect, Token, Turns,
+    Allocated, Commit, Committed, Drain, Event, Holder, JobHeld, KeptModels, KeptTask, Lesson, ModelsChange, NewJob,
+    NewTask, Release, Snapshot, State, StateError, Suspect, TaskState, Token, Turns,
 };
 use crate::store::Store;
 use topology::{Allocation, Cluster};
@@ -21,6 +21,14 @@ pub trait ClusterStateStore: Send {
     fn cluster(&self) -> &Cluster;
     /// The whole state at one moment. O(GPUs held).
     fn snapshot(&self) -> Result<Snapshot, StateError>;
+    /// The same from an earlier snapshot. See [`State::snapshot_after`].
+    fn snapshot_after(&self, _before: &Snapshot) -> Result<Snapshot, StateError> {
+        self.snapshot()
+    }
+    /// A second connection, whose reads wait for no write of this one; none if there is none. See [`State::again`].
+    fn reader(&self) -> Result<Option<Box<dyn ClusterStateStore>>, StateError> {
+        Ok(None)
+    }
     /// The present version of the state. Reads one row.
     fn version(&self) -> Result<u64, StateError>;
     /// See [`State::answered`].
@@ -61,10 +69,14 @@ pub trait ClusterStateStore: Send {
     fn events(&self, after: i64, limit: usize) -> Result<Vec<Event>, StateError>;
     /// See [`State::last_event`].
     fn last_event(&self) -> Result<i64, StateError>;
+    /// See [`State::last_holder`].
+    fn last_holder(&self, job: &str) -> Result<Option<Holder>, StateError>;
     /// See [`State::token`].
     fn token(&self, hash: &str) -> Result<Option<Token>, StateError>;
     /// See [`State::has_tokens`].
     fn has_tokens(&self) -> Result<bool, StateError>;
+    /// See [`State::has_token_named`].
+    fn has_token_named(&self, name: &str) -> Result<bool, StateError>;
     /// The queue for clients whose commits failed because of concurrent changes.
     fn turns(&self) -> Box<dyn Turns>;
     /// See [`State::models_revision`].
@@ -75,12 +87,37 @@ pub trait ClusterStateStore: Send {
     fn begin_model_text(&mut self) -> Result<i64, StateError>;
     /// See [`State::put_model_part`].
     fn put_model_part(&mut self, text: i64, part: i64, content: &str) -> Result<(), StateError>;
+    /// See [`State::remove_model_part`].
+    fn remove_model_part(&mut self, text: i64, part: i64) -> Result<(), StateError>;
     /// See [`State::model_part`].
     fn model_part(&self, text: i64, part: i64) -> Result<Option<String>, StateError>;
     /// See [`State::lessons`].
     fn lessons(&self, after: i64) -> Result<Vec<Lesson>, StateError>;
     /// See [`State::change_models`].
     fn change_models(&mut self, change: &ModelsChange<'_>) -> Result<Option<u64>, StateError>;
+    /// See [`State::add_task`].
+    fn add_task(
+        &mut self,
+        new: &NewTask<'_>,
+        once: Option<&Once>,
+        by: &By<'_>,
+    ) -> Result<Done<Option<u64>>, StateError>;
+    /// See [`State::task`].
+    fn task(&self, id: u64) -> Result<Option<KeptTask>, StateError>;
+    /// See [`State::tasks`].
+    fn tasks(&self, after: u64) -> Result<Vec<KeptTask>, StateError>;
+    /// See [`State::begin_task`].
+    fn begin_task(&mut self, id: u64) -> Result<bool, StateError>;
+    /// See [`State::end_task`].
+    fn end_task(&mut self, id: u64, state: TaskState, outcome: Option<&str>) -> Result<bool, StateError>;
+    /// See [`State::cancel_task`].
+    fn cancel_task(&mut self, id: u64, by: &By<'_>) -> Result<bool, StateError>;
+    /// See [`State::beat_tasks`].
+    fn beat_tasks(&mut self, tasks: &[(u64, TaskState, usize)]) -> Result<Vec<u64>, StateError>;
+    /// See [`State::open_tasks`].
+    fn open_tasks(&self) -> Result<Vec<(u64, i64)>, StateError>;
+    /// See [`State::lose_task`].
+    fn lose_task(&mut self, id: u64, beat: i64, outcome: &str) -> Result<bool, StateError>;
 }
 
 impl ClusterStateStore for State {
@@ -89,6 +126,12 @@ impl ClusterStateStore for State {
     }
     fn snapshot(&self) -> Result<Snapshot, StateError> {
         State::snapshot(self)
+    }
+    fn snapshot_after(&self, before: &Snapshot) -> Result<Snapshot, StateError> {
+        State::snapshot_after(self, before)
+    }
+    fn reader(&self) -> Result<Option<Box<dyn ClusterStateStore>>, StateError> {
+        Ok(Some(Box::new(self.again()?)))
     }
     fn version(&self) -> Result<u64, StateError> {
         State::version(self)
@@ -144,11 +187,17 @@ impl ClusterStateStore for State {
     fn last_event(&self) -> Result<i64, StateError> {
         State::last_event(self)
     }
+    fn last_holder(&self, job: &str) -> Result<Option<Holder>, StateError> {
+        State::last_holder(self, job)
+    }
     fn token(&self, hash: &str) -> Result<Option<Token>, StateError> {
         State::token(self, hash)
     }
     fn has_tokens(&self) -> Result<bool, StateError> {
         State::has_tokens(self)
+    }
+    fn has_token_named(&self, name: &str) -> Result<bool, StateError> {
+        State::has_token_named(self, name)
     }
     fn turns(&self) -> Box<dyn Turns> {
         State::turns(self)
@@ -165,6 +214,9 @@ impl ClusterStateStore for State {
     fn put_model_part(&mut self, text: i64, part: i64, content: &str) -> Result<(), StateError> {
         State::put_model_part(self, text, part, content)
     }
+    fn remove_model_part(&mut self, text: i64, part: i64) -> Result<(), StateError> {
+        State::remove_model_part(self, text, part)
+    }
     fn model_part(&self, text: i64, part: i64) -> Result<Option<String>, StateError> {
         State::model_part(self, text, part)
     }
@@ -173,6 +225,38 @@ impl ClusterStateStore for State {
     }
     fn change_models(&mut self, change: &ModelsChange<'_>) -> Result<Option<u64>, StateError> {
         State::change_models(self, change)
+    }
+    fn add_task(
+        &mut self,
+        new: &NewTask<'_>,
+        once: Option<&Once>,
+        by: &By<'_>,
+    ) -> Result<Done<Option<u64>>, StateError> {
+        State::add_task(self, new, once, by)
+    }
+    fn task(&self, id: u64) -> Result<Option<KeptTask>, StateError> {
+        State::task(self, id)
+    }
+    fn tasks(&self, after: u64) -> Result<Vec<KeptTask>, StateError> {
+        State::tasks(self, after)
+    }
+    fn begin_task(&mut self, id: u64) -> Result<bool, StateError> {
+        State::begin_task(self, id)
+    }
+    fn end_task(&mut self, id: u64, state: TaskState, outcome: Option<&str>) -> Result<bool, StateError> {
+        State::end_task(self, id, state, outcome)
+    }
+    fn cancel_task(&mut self, id: u64, by: &By<'_>) -> Result<bool, StateError> {
+        State::cancel_task(self, id, by)
+    }
+    fn beat_tasks(&mut self, tasks: &[(u64, TaskState, usize)]) -> Result<Vec<u64>, StateError> {
+        State::beat_tasks(self, tasks)
+    }
+    fn open_tasks(&self) -> Result<Vec<(u64, i64)>, StateError> {
+        State::open_tasks(self)
+    }
+    fn lose_task(&mut self, id: u64, beat: i64, outcome: &str) -> Result<bool, StateError> {
+        State::lose_task(self, id, beat, outcome)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A full disk, a network that drops packets, and clocks that jump, under clients that allocate and release: each client writes down what it
+//! A full disk, a network that drops packets, a database that never answers, and clocks that jump, under clients that allocate and release: each client writes down what it
 //! was told, and at the end only these histories are compared with the state. No GPU is given twice, no job is lost or invented, and a
 //! request that is repeated gets its first answer.
 
@@ -13,6 +13,7 @@ use store::{By, Once, State};
 use topology::{Allocation, Cluster, GpuId};
 
 mod common;
+use common::relay::{Relay, Swallows};
 use common::{on_both, postgres};
 
 /// Longest wait for clients to go on after a fault.
@@ -333,7 +334,7 @@ impl Net {
         Some(Net { name, relay }).filter(|_| line == "ready\n")
     }
 
-    /// Drops every packet towards PostgreSQL and back, silently, or lets them pass again: frames go to an address that nobody has.
+    /// Drops every packet towards PostgreSQL and back, silently, or lets them pass again: frames go to an address that no machine has.
     fn cut(&self, cut: bool) {
         let near = format!("dev {}a", self.name);
         for (space, other, device) in
@@ -375,4 +376,36 @@ fn a_network_to_postgresql_that_drops_packets_loses_and_invents_nothing() {
         }
         h.wait_for_more(10);
     });
+}
+
+#[test]
+fn a_database_that_takes_requests_and_never_answers_loses_and_invents_nothing() {
+    let Some(server) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    let relay = Relay::to(&server.socket());
+    under_load(Path::new(&relay.url(&server.database())), 3, |h| {
+        for what in [Swallows::Requests, Swallows::Answers] {
+            h.wait_for_more(10);
+            relay.swallow(what);
+            h.wait_for_refusals(3);
+            relay.swallow(Swallows::Nothing);
+        }
+        h.wait_for_more(10);
+    });
+}
+
+#[test]
+fn a_database_that_is_stopped_is_given_up_with_its_reason_and_used_again_when_it_goes_on() {
+    let Some(server) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    let url = server.database();
+    let mut state = State::init(Path::new(&url), &cluster(1), 0.0).unwrap();
+    let n0 = state.cluster().parse_gpus(["n0"]).unwrap();
+    let stopped = server.stop_for_a_while();
+    let e = state.drain(&n0, "", 1.0).unwrap_err();
+    assert!(matches!(e, StateError::Unreachable { .. }) && e.to_string().contains("no answer for"), "{e}");
+    let e = State::open(Path::new(&url)).map(|_| ()).unwrap_err();
+    assert!(matches!(e, StateError::Unreachable { .. }), "{e}");
+    drop(stopped);
+    let h = Histories::default();
+    until_answered(&h, || state.drain(&n0, "", 2.0));
+    assert_eq!(state.snapshot().unwrap().drained.len(), 8);
 }

@@ -194,7 +194,9 @@ fn a_database_that_is_killed_in_mid_commit_loses_and_invents_nothing() {
             while commits.load(SeqCst) < enough {
                 std::thread::sleep(Duration::from_millis(1 + kill as u64 % 7));
             }
-            if kill % 2 == 0 { server.kill_a_connection() } else { server.kill_all() }
+            server.kill_a_connection();
+            std::thread::sleep(Duration::from_millis(20));
+            server.kill_all();
         }
     });
 }
@@ -275,7 +277,7 @@ fn a_newer_schema_is_refused_and_a_running_server_goes_on() {
         server.psql(name_of(&url), &format!("INSERT INTO {part}.schema_version VALUES (9)"));
     }
     let e = State::open(Path::new(&url)).unwrap_err().to_string();
-    assert!(e.contains("has schema version 9; this linkwise knows up to 2"), "{e}");
+    assert!(e.contains("has schema version 9; this linkwise knows up to 3"), "{e}");
     let e = Store::open(Path::new(&url), &c).unwrap_err().to_string();
     assert!(e.contains("has schema version 9"), "{e}");
     assert_eq!(state.snapshot().unwrap().free.gpu_count(), 8, "a migration only adds");
@@ -292,14 +294,21 @@ const OF_VERSION_1: [&str; 5] = [
 ];
 
 #[test]
-fn a_server_of_the_version_before_goes_on_beside_a_newer_one() {
+fn servers_of_the_versions_before_go_on_beside_a_newer_one() {
     let Some(server) = shared("tests_of_the_store_on_postgresql") else { return };
+    let second = "DROP TABLE task; DROP INDEX event_of_job; DELETE FROM schema_version WHERE version > 2";
+    beside_a_newer_one(server, second);
+    let first = "DROP TABLE model_head, model, model_part, model_lesson; DELETE FROM schema_version WHERE version > 1";
+    beside_a_newer_one(server, &format!("{second}; {first}"));
+}
+
+/// `as_it_was`: makes the database as a version before left it.
+fn beside_a_newer_one(server: &Server, as_it_was: &str) {
     let url = server.database();
     let c = cluster(1);
     drop(State::init(Path::new(&url), &c, 0.0).unwrap());
     let sql = |text: &str| server.psql(name_of(&url), &format!("SET search_path TO linkwise_state; {text}"));
-    // The database as version 1 left it.
-    sql("DROP TABLE model_head, model, model_part, model_lesson; DELETE FROM schema_version WHERE version = 2");
+    sql(as_it_was);
     let of_old = |text: &str| {
         sql(&format!(
             "BEGIN; SELECT pg_advisory_xact_lock(1818982259, 1); {text}; UPDATE version SET everything = everything + 1; COMMIT"
@@ -309,7 +318,7 @@ fn a_server_of_the_version_before_goes_on_beside_a_newer_one() {
         let all: Vec<_> = (0..3).map(|_| s.spawn(|| State::open(Path::new(&url)).unwrap())).collect();
         all.into_iter().map(|t| t.join().unwrap()).collect()
     });
-    assert_eq!(sql("SELECT max(version) FROM schema_version"), "2", "servers that start at once migrate once");
+    assert_eq!(sql("SELECT max(version) FROM schema_version"), "3", "servers that start at once migrate once");
     let mut new = opened.into_iter().next().unwrap();
     new.allocate(&job("new", c.parse_gpus(["n0:7"]).unwrap()), 1.0).unwrap();
     OF_VERSION_1.iter().for_each(|text| _ = of_old(text));

@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use store::State;
-use store::state::{Allocated, Commit, Committed, NewJob, Snapshot, StateError};
+use store::state::{Allocated, Commit, Committed, NewJob, NewTask, Snapshot, StateError, TaskState};
+use store::{By, State};
 use topology::{Allocation, Cluster, GpuId};
 
 mod common;
@@ -239,7 +239,7 @@ fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
     // The tables of the first version, without later ones.
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
-        "DROP TABLE model_head; DROP TABLE model; DROP TABLE model_part; DROP TABLE model_lesson;
+        "DROP TABLE model_head; DROP TABLE model; DROP TABLE model_part; DROP TABLE model_lesson; DROP TABLE task;
          DROP TABLE version; DROP TABLE request_key; DROP TABLE event; DROP TABLE token; DROP TABLE held; DROP TABLE job;
          CREATE TABLE job (id TEXT PRIMARY KEY, since_unix_s REAL NOT NULL, demand_gb_per_s REAL, predicted_gb_per_s REAL,
              size_bytes INTEGER) STRICT;
@@ -271,22 +271,26 @@ fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
 }
 
 #[test]
-fn a_state_of_the_schema_before_is_migrated_and_keeps_its_content() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("old.state");
-    let mut s = State::init(&path, &cluster(1), 5.0).unwrap();
-    let a = job(&s, "a", "n0:0");
-    s.allocate_once(&a, Some(&store::Once::new("k", "").unwrap()), 6.0).unwrap();
-    let before = (s.snapshot().unwrap(), s.events(0, 10).unwrap());
-    drop(s);
-    let old = rusqlite::Connection::open(&path).unwrap();
-    let drop_new = "DROP TABLE model_head; DROP TABLE model; DROP TABLE model_part; DROP TABLE model_lesson; PRAGMA user_version = 3";
-    old.execute_batch(drop_new).unwrap();
-    drop(old);
-    let mut s = State::open(&path).unwrap();
-    assert_eq!((s.snapshot().unwrap(), s.events(0, 10).unwrap()), before);
-    assert!(s.allocate_once(&a, Some(&store::Once::new("k", "").unwrap()), 7.0).unwrap().repeated);
-    assert_eq!((s.models_revision().unwrap(), s.models().unwrap().present), (0, 0));
+fn a_state_of_a_schema_before_is_migrated_and_keeps_its_content() {
+    const FOURTH: &str = "DROP TABLE task; DROP INDEX event_of_job; PRAGMA user_version = 4;";
+    let third = format!(
+        "{FOURTH} DROP TABLE model_head; DROP TABLE model; DROP TABLE model_part; DROP TABLE model_lesson; PRAGMA user_version = 3"
+    );
+    for drop_new in [FOURTH, &third] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("old.state");
+        let mut s = State::init(&path, &cluster(1), 5.0).unwrap();
+        let a = job(&s, "a", "n0:0");
+        s.allocate_once(&a, Some(&store::Once::new("k", "").unwrap()), 6.0).unwrap();
+        let before = (s.snapshot().unwrap(), s.events(0, 10).unwrap());
+        drop(s);
+        rusqlite::Connection::open(&path).unwrap().execute_batch(drop_new).unwrap();
+        let mut s = State::open(&path).unwrap();
+        assert_eq!((s.snapshot().unwrap(), s.events(0, 10).unwrap()), before);
+        assert!(s.allocate_once(&a, Some(&store::Once::new("k", "").unwrap()), 7.0).unwrap().repeated);
+        assert_eq!((s.models_revision().unwrap(), s.models().unwrap().present), (0, 0));
+        assert_eq!((s.tasks(0).unwrap(), s.last_holder("a").unwrap().map(|h| h.gpus)), (vec![], Some("n0:0".into())));
+    }
 }
 
 #[test]
@@ -320,6 +324,27 @@ fn a_copy_that_was_made_while_processes_write_is_one_moment_of_the_state() {
     assert!(store::db::backup(Path::new("postgres://u@/d"), &copy).unwrap_err().to_string().contains("pg_dump"));
 }
 
+#[test]
+fn of_copies_to_one_name_at_once_one_succeeds_and_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    drop(State::init(&path, &cluster(8), 1.0).unwrap());
+    for round in 0..8 {
+        let copy = folder.path().join(format!("copy{round}.db"));
+        let made = std::thread::scope(|s| {
+            let runs: Vec<_> = (0..6).map(|_| s.spawn(|| store::db::backup(&path, &copy))).collect();
+            runs.into_iter().map(|r| r.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(made.iter().filter(|r| r.is_ok()).count(), 1, "{made:?}");
+        for refused in made.into_iter().filter_map(Result::err) {
+            assert!(refused.to_string().contains("exists already"), "{refused}");
+        }
+        State::open(&copy).unwrap().check().unwrap();
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|n| n.to_string_lossy().contains(".part")), "{left:?}");
+}
+
 on_both! {
     fn times_in_the_log_never_fall_also_where_clients_read_the_clock_before_they_waited(at) {
         let mut state = State::init(&at.at("times.db"), &cluster(1), 0.0).unwrap();
@@ -330,6 +355,71 @@ on_both! {
         }
         let times: Vec<f64> = state.events(0, 10).unwrap().iter().map(|e| e.at_unix_s).collect();
         assert_eq!(times, [10_000.0, 10_000.0, 10_000.1, 6_400.0, 6_401.0]);
+    }
+
+    fn a_task_begins_once_ends_once_and_is_lost_only_while_nobody_counts_it(at) {
+        let mut s = State::init(&at.at("tasks.db"), &cluster(1), 0.0).unwrap();
+        let by = By::from(1.0);
+        let new = NewTask { what: "fit", waiting_max: 2, kept_max: 4, alone: false };
+        let once = |request: &str| Some(store::Once::new("k", request).unwrap());
+        let first = s.add_task(&new, once("a").as_ref(), &by).unwrap();
+        let id = first.value.unwrap();
+        let again = s.add_task(&new, once("a").as_ref(), &by).unwrap();
+        assert_eq!((again.value, again.repeated), (Some(id), true));
+        assert!(matches!(s.add_task(&new, once("b").as_ref(), &by), Err(StateError::KeyReused(_))));
+        assert_eq!(s.add_task(&NewTask { alone: true, ..new }, None, &by).unwrap().value, None);
+        let second = s.add_task(&new, None, &by).unwrap().value.unwrap();
+        assert!(second > id);
+        assert!(matches!(s.add_task(&new, None, &by), Err(StateError::TooManyTasks { max: 2 })));
+        let state = |s: &State, id| s.task(id).unwrap().unwrap().state;
+        // It begins once; a cancelled one does not begin.
+        assert!(s.begin_task(id).unwrap() && !s.begin_task(id).unwrap());
+        assert!(s.cancel_task(second, &by).unwrap() && !s.begin_task(second).unwrap());
+        assert_eq!(state(&s, second), TaskState::Cancelled);
+        assert!(!s.cancel_task(second, &by).unwrap() && !s.cancel_task(99, &by).unwrap());
+        // A count that went on meanwhile saves it; one that stands still does not; the next count takes that back.
+        let count = |s: &State| s.open_tasks().unwrap()[0].1;
+        let before = count(&s);
+        assert_eq!(s.beat_tasks(&[(id, TaskState::Running, 3)]).unwrap(), [0; 0]);
+        assert!(!s.lose_task(id, before, "{}").unwrap());
+        assert!(s.lose_task(id, before + 1, "{}").unwrap());
+        assert_eq!((state(&s, id), s.open_tasks().unwrap().len()), (TaskState::Failed, 0));
+        assert_eq!(s.beat_tasks(&[(id, TaskState::Running, 3)]).unwrap(), [0; 0]);
+        assert_eq!((state(&s, id), s.task(id).unwrap().unwrap().outcome), (TaskState::Running, None));
+        // Who asks for its end is heard; a count after the end changes nothing.
+        assert!(s.cancel_task(id, &by).unwrap());
+        assert_eq!((s.beat_tasks(&[(id, TaskState::Running, 3)]).unwrap(), state(&s, id)), (vec![id], TaskState::Running));
+        s.end_task(id, TaskState::Failed, Some("why")).unwrap();
+        assert_eq!(s.beat_tasks(&[(id, TaskState::Running, 3)]).unwrap(), [id]);
+        let ended = s.task(id).unwrap().unwrap();
+        assert_eq!((ended.state, ended.outcome.as_deref(), ended.step), (TaskState::Failed, Some("why"), 3));
+        s.end_task(second, TaskState::Done, Some("result")).unwrap();
+        let listed: Vec<_> = s.tasks(0).unwrap().into_iter().map(|t| (t.id, t.outcome)).collect();
+        assert_eq!(listed, [(id, Some("why".into())), (second, None)], "a list has no results");
+        // The oldest that have ended are forgotten.
+        for _ in 0..5 {
+            let id = s.add_task(&new, None, &by).unwrap().value.unwrap();
+            s.begin_task(id).unwrap();
+        }
+        assert_eq!((s.task(id).unwrap(), s.tasks(0).unwrap().len()), (None, 5));
+        let log: Vec<String> = s.events(0, 100).unwrap().into_iter().map(|e| format!("{} {}", e.what, e.subject)).collect();
+        assert_eq!(log[..3], [format!("task {id} fit"), format!("task {second} fit"), format!("cancel {second} fit")]);
+        assert_eq!(s.snapshot().unwrap().free.gpu_count(), 8);
+    }
+
+    fn who_had_the_gpus_of_a_job_is_known_after_its_end(at) {
+        let mut s = State::init(&at.at("holders.db"), &cluster(1), 0.0).unwrap();
+        let holder = |s: &State| s.last_holder("a").unwrap().map(|h| (h.who, h.gpus, h.ended_at_unix_s));
+        assert_eq!(holder(&s), None);
+        let a = job(&s, "a", "n0:[0-2]");
+        s.allocate_once(&a, None, By { who: "ada", ..By::from(2.0) }).unwrap();
+        assert_eq!(holder(&s), Some(("ada".into(), "n0:[0-2]".into(), None)));
+        s.release(&["a".into()]).unwrap();
+        let end = s.events(0, 10).unwrap().last().unwrap().at_unix_s;
+        assert_eq!(holder(&s), Some(("ada".into(), "n0:[0-2]".into(), Some(end))));
+        let b = job(&s, "a", "n0:7");
+        s.allocate_once(&b, None, By { who: "bob", ..By::from(5.0) }).unwrap();
+        assert_eq!(holder(&s), Some(("bob".into(), "n0:7".into(), None)));
     }
 
 fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice(at) {

@@ -81,7 +81,8 @@ fn engine(state: &Path, store: &Path, hosts: usize) -> Engine {
     let cluster = cluster(hosts);
     let state = State::init(state, &cluster, 0.0).expect("a state");
     let store = Store::create(store, &cluster).expect("a store");
-    let engine = Engine::builder(cluster).state(state).store(store).models_in_state().build().expect("an engine");
+    let mut engine = Engine::builder(cluster).state(state).store(store).models_in_state().build().expect("an engine");
+    engine.read_apart().expect("a second connection");
     let cold = FitRequest { kind: Some("nccl".into()), collective: Some(Collective::AllReduce), seed: 0 };
     engine.fit(&cold).expect("a model");
     for i in 0..hosts / 4 {
@@ -221,7 +222,7 @@ fn main() {
     if let Some(minutes) = minutes {
         let folder = tempfile::tempdir().expect("a folder");
         let running = start(engine(&folder.path().join("s.db"), &folder.path().join("r.db"), settings.gpus[0] / 8));
-        let flat = soak::run(running.address(), minutes);
+        let flat = soak::run(running.address(), minutes, settings.results.as_deref());
         running.stop();
         assert!(flat, "the memory grew, or requests failed");
         return;

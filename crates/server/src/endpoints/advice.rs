@@ -6,16 +6,13 @@ use crate::problem::Problem;
 use axum::http::StatusCode;
 use engine::Engine;
 use nccl_model::{BuildError, Communicator, LoadConstants};
-use route::network::LinkOverride;
-use route::{Demand, PlanError, Planner, PlannerSettings, RoutingNetwork, RoutingOptions};
+use route::request::{Planned, RequestOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use topology::{Bytes, nccl::Version};
 
 /// Maximum number of sizes of one explanation.
 const SIZES_MAX: usize = 64;
-/// Maximum number of links whose rate a request sets.
-const LINKS_MAX: usize = 10_000;
 
 /// Plans the paths of skewed traffic.
 #[derive(Deserialize, JsonSchema)]
@@ -185,28 +182,20 @@ fn impossible(code: &str, why: impl std::fmt::Display) -> Problem {
 }
 
 fn plan(engine: &Engine, r: &RouteRequest) -> Result<RouteAnswer, Problem> {
-    let ranks = r.demand_bytes.len();
-    if r.links.len() > LINKS_MAX {
-        return Err(bad(format!("`links` has {} entries; at most {LINKS_MAX}", r.links.len())));
-    }
-    let gpus = engine.cluster().gpu_count();
+    let (ranks, gpus) = (r.demand_bytes.len(), engine.cluster().gpu_count());
     if ranks != gpus || r.demand_bytes.iter().any(|row| row.len() != ranks) {
         return Err(bad(format!("`demand_bytes` must be a square of {gpus}, the GPUs of the cluster")));
     }
-    let demand = Demand::from_rows(ranks, r.demand_bytes.concat()).map_err(bad)?;
-    let overrides: Result<Vec<LinkOverride>, _> = r.links.iter().map(|l| l.parse()).collect();
-    let options = RoutingOptions {
+    let options = RequestOptions {
+        links: r.links.clone(),
         relay_read_gb_per_s: r.relay_read_gb_per_s,
         relay_write_gb_per_s: r.relay_write_gb_per_s,
-        overrides: overrides.map_err(bad)?,
-        ..RoutingOptions::default()
     };
-    let net = RoutingNetwork::of(engine.cluster(), &options).map_err(bad)?;
-    let plan = Planner::new(PlannerSettings::default()).plan(&net, &demand).map_err(|e| match e {
-        PlanError::Ranks { .. } => bad(e),
-        e => impossible("no_plan", e),
-    })?;
-    let bytes = plan.link_bytes(&net, &demand);
+    let planned = route::request::plan(engine.cluster(), ranks, r.demand_bytes.concat(), &options);
+    let planned = planned.map_err(|e| if e.is_malformed() { bad(e) } else { impossible("no_plan", e) })?;
+    let figures = planned.figures();
+    let Planned { net, demand, plan } = &planned;
+    let bytes = plan.link_bytes(net, demand);
     let link = |(l, of): (&route::Link, u64)| LinkAnswer {
         from: net.nodes[l.from as usize].to_string(),
         to: net.nodes[l.to as usize].to_string(),
@@ -220,18 +209,18 @@ fn plan(engine: &Engine, r: &RouteRequest) -> Result<RouteAnswer, Problem> {
         bytes: f.bytes,
     };
     Ok(RouteAnswer {
-        ranks,
-        congestion_s: plan.congestion_s,
-        lower_bound_s: plan.lower_bound_s,
-        gap: plan.gap(),
-        evidence: plan.evidence.describe(&net).to_string(),
-        bottleneck: if plan.congestion_s > 0.0 { net.link_name(plan.bottleneck) } else { String::new() },
-        rule: plan.rule.name().into(),
-        exceptions: plan.exception_count(),
-        completion_s: if plan.completion_s.is_finite() { plan.completion_s } else { 0.0 },
-        notes: net.notes.clone(),
+        ranks: figures.ranks,
+        congestion_s: figures.congestion_s,
+        lower_bound_s: figures.lower_bound_s,
+        gap: figures.gap,
+        evidence: figures.evidence,
+        bottleneck: figures.bottleneck,
+        rule: figures.rule.into(),
+        exceptions: figures.exceptions,
+        completion_s: figures.completion_s,
+        notes: figures.notes,
         links: net.links.iter().zip(bytes.iter().copied()).map(link).collect(),
-        flows: plan.flows(&net, &demand).map(flow).collect(),
+        flows: plan.flows(net, demand).map(flow).collect(),
     })
 }
 

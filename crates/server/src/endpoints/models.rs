@@ -1,13 +1,16 @@
 //! The endpoints of models and tasks.
 
-use super::{Act, Endpoint, get, of, post};
+use super::{Act, Endpoint, Work as OwnWork, get, of, post};
 use crate::auth::Scope::Operate;
 use crate::lists::TasksQuery;
+use crate::problem::Problem;
+use crate::read::Asked;
 use crate::tasks::{Task, TaskList, Work};
 use axum::http::{Method, StatusCode};
 use engine::{FitRequest, ModelAnswer, ModelRequest, ModelVersion, PromoteRequest, Request};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// Returns to the version that was used before the present one.
 #[derive(Deserialize, JsonSchema)]
@@ -15,6 +18,15 @@ use serde::Deserialize;
 struct Rollback {
     /// The reason.
     why: String,
+}
+
+/// A model file, as `linkwise place --model` and `linkwise serve --model` read it.
+#[derive(Serialize, JsonSchema)]
+struct ModelFile(Map<String, Value>);
+
+/// The version that an address names; none: the one in use.
+fn version(a: &Asked) -> Result<Option<u64>, Problem> {
+    if a.param("version") == "present" { Ok(None) } else { a.number("version").map(Some) }
 }
 
 /// The endpoints.
@@ -59,8 +71,23 @@ pub fn all() -> Vec<Endpoint> {
             }),
         ),
         Endpoint {
+            scope: Operate,
+            ..get(
+                "/v1/models/{version}/file",
+                "modelFile",
+                "A version of the model as a model file. `present` is the one in use, with the single readings that it has learned since \
+                 its fit.",
+                of::<ModelFile>,
+                Act::Work(|a| {
+                    let version = version(a)?;
+                    let work: OwnWork = Box::new(move |engine| Ok(engine.model_text(version)?.into_bytes()));
+                    Ok(work)
+                }),
+            )
+        },
+        Endpoint {
             query: Some(of::<TasksQuery>),
-            ..get("/v1/tasks", "tasks", "The tasks since the start, oldest first.", of::<TaskList>, Tasks)
+            ..get("/v1/tasks", "tasks", "The newest tasks of all servers, oldest first.", of::<TaskList>, Tasks)
         },
         get("/v1/tasks/{id}", "task", "A task with its progress, and its result if it is done.", of::<Task>, ShowTask),
         Endpoint {
@@ -69,7 +96,7 @@ pub fn all() -> Vec<Endpoint> {
             ..get(
                 "/v1/tasks/{id}",
                 "cancelTask",
-                "Cancel a task: one that runs ends within about a second, and the model stays.",
+                "Cancel a task: one that runs ends within about two seconds, and the model stays.",
                 of::<Task>,
                 Cancel,
             )

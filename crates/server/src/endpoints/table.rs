@@ -247,6 +247,7 @@ pub fn all() -> Vec<Endpoint> {
                 of::<ReadingsAnswer>,
                 Ask(|a| {
                     let q: ReadingsQuery = a.query()?;
+                    crate::lists::length(q.limit)?;
                     Ok(Request::Readings(ReadingsRequest {
                         job: q.job,
                         hosts: q.host.into_iter().collect(),

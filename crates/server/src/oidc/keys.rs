@@ -19,6 +19,8 @@ use tokio::sync::Mutex;
 pub const REFETCH: Duration = Duration::from_secs(10);
 /// Age of the keys from which on they are fetched again: a key that the issuer withdrew is refused after this time.
 const FRESH: Duration = Duration::from_secs(300);
+/// Longest wait of a request for newer keys while known ones can be used. The fetch goes on.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest use of keys that cannot be fetched again.
 const STALE: Duration = Duration::from_secs(3600);
 /// Most keys that are read.
@@ -78,11 +80,13 @@ pub struct Issuer {
     tried: Mutex<Option<(Instant, Option<String>)>>,
     /// [`REFETCH`], shorter in tests.
     refetch: Duration,
+    /// [`FRESH`], shorter in tests.
+    fresh: Duration,
 }
 
 impl Issuer {
     pub fn new(url: String, fetcher: Fetcher, refetch: Duration) -> Issuer {
-        Issuer { url, fetcher, known: Lock::default(), tried: Mutex::default(), refetch }
+        Issuer { url, fetcher, known: Lock::default(), tried: Mutex::default(), refetch, fresh: FRESH }
     }
 
     /// Its address, which its tokens have as `iss`.
@@ -99,15 +103,21 @@ impl Issuer {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the issuer published, fetched if it is unknown or old.
+    /// What the issuer published, fetched if it is unknown or old. While one request fetches, the others use the known keys; the one
+    /// that fetches uses them after [`PATIENCE`].
     ///
     /// # Errors
     /// The issuer does not answer, and nothing usable is known.
-    pub async fn published(&self) -> Result<Arc<Published>, String> {
-        let known = self.known();
-        match known.filter(|k| k.at.elapsed() < FRESH) {
-            Some(fresh) => Ok(fresh),
-            None => self.newer_than(None).await,
+    pub async fn published(self: &Arc<Self>) -> Result<Arc<Published>, String> {
+        let Some(known) = self.known().filter(|k| k.at.elapsed() < STALE) else { return self.newer_than(None).await };
+        if known.at.elapsed() < self.fresh || self.tried.try_lock().is_err() {
+            return Ok(known);
+        }
+        let issuer = self.clone();
+        let fetch = tokio::spawn(async move { issuer.newer_than(None).await });
+        match tokio::time::timeout(PATIENCE, fetch).await {
+            Ok(Ok(Ok(newer))) => Ok(newer),
+            _ => Ok(known),
         }
     }
 
@@ -116,7 +126,7 @@ impl Issuer {
         let mut tried = self.tried.lock().await;
         let known = self.known();
         // Another request fetched meanwhile.
-        if let Some(k) = known.as_ref().filter(|k| k.at.elapsed() < FRESH)
+        if let Some(k) = known.as_ref().filter(|k| k.at.elapsed() < self.fresh)
             && seen.is_none_or(|s| !Arc::ptr_eq(s, k))
         {
             return Ok(k.clone());
@@ -206,5 +216,33 @@ pub fn check_address(address: &str) -> Result<(), String> {
         Some("https") if !host.is_empty() => Ok(()),
         Some("http") if here => Ok(()),
         _ => Err(format!("`{}` is not encrypted: https:// was expected", crate::read::excerpt(address))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn an_issuer_that_takes_connections_and_never_answers_does_not_delay_tokens_of_known_keys() {
+        super::super::signature::install();
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let fetcher = Fetcher::new(None, Duration::from_secs(30)).unwrap();
+        let mut issuer = Issuer::new(url.clone(), fetcher, Duration::ZERO);
+        issuer.fresh = Duration::ZERO;
+        let discovery: Discovery =
+            serde_json::from_value(serde_json::json!({"issuer": url, "jwks_uri": format!("{url}/keys")})).unwrap();
+        *issuer.known.lock().unwrap() = Some(Arc::new(Published { discovery, keys: Vec::new(), at: Instant::now() }));
+        let issuer = Arc::new(issuer);
+        let begin = Instant::now();
+        for _ in 0..100 {
+            issuer.published().await.unwrap();
+        }
+        let held = begin.elapsed();
+        // A fetch takes 30 s: one request waited for a part of it, the others for nothing.
+        assert!(held < Duration::from_secs(15), "{held:?}");
+        assert!(issuer.tried.try_lock().is_err(), "the fetch goes on");
     }
 }

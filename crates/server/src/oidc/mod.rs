@@ -84,7 +84,7 @@ impl Oidc {
 /// The issuer whose tokens a server accepts.
 pub struct Provider {
     settings: Oidc,
-    issuer: Issuer,
+    issuer: Arc<Issuer>,
     /// The sign-ins that were used.
     used: flow::Used,
 }
@@ -115,7 +115,7 @@ impl Provider {
         }
         signature::install();
         let fetcher = Fetcher::new(settings.ca.as_deref(), FETCH_TIME)?;
-        let issuer = Issuer::new(settings.issuer.clone(), fetcher, settings.refetch);
+        let issuer = Arc::new(Issuer::new(settings.issuer.clone(), fetcher, settings.refetch));
         Ok(Provider { settings: settings.clone(), issuer, used: flow::Used::default() })
     }
 
@@ -206,11 +206,13 @@ impl Provider {
         let Some(scope) = self.scope_of(claims) else {
             return Err(refused("no_scope", format!("`{subject}` has no scope at this server")));
         };
-        let Some(claim) = &self.settings.tenant_claim else { return Ok(Client::new(subject, scope)) };
+        let until_unix_s = claims.get("exp").and_then(Value::as_f64).map(|t| t as u64);
+        let client = |name: String| Client { until_unix_s, ..Client::new(name, scope) };
+        let Some(claim) = &self.settings.tenant_claim else { return Ok(client(subject)) };
         let tenant = value_at(claims, claim).and_then(Value::as_str).map(escaped);
         match tenant.filter(|t| (1..=TENANT_BYTES_MAX).contains(&t.len())) {
-            Some(tenant) => Ok(Client::new(format!("{tenant}/{subject}"), scope)),
-            None if scope >= Scope::Operate => Ok(Client::new(subject, scope)),
+            Some(tenant) => Ok(client(format!("{tenant}/{subject}"))),
+            None if scope >= Scope::Operate => Ok(client(subject)),
             None => Err(refused("tenant", format!("the token of `{subject}` names no tenant in `{claim}`"))),
         }
     }
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_scope_of_the_claims_values_counts_and_nobody_has_one_by_accident() {
+    fn the_highest_scope_of_the_claims_values_counts_and_a_subject_without_one_gets_none() {
         let p = provider(|s| {
             s.scope = None;
             s.scope_claim = Some("realm.roles".into());

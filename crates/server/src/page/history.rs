@@ -9,7 +9,10 @@ use super::{Visit, page};
 use crate::problem::Problem;
 use axum::body::Body;
 use axum::http::Response;
-use engine::{Engine, EngineError, EventsRequest, ExplainRequest, HostsAnswer, ReadingsRequest, StoredReadingAnswer};
+use engine::{
+    Engine, EngineError, EventsRequest, ExplainRequest, HostsAnswer, ModelVersion, ReadingsRequest,
+    StoredReadingAnswer, VersionState,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +25,8 @@ const EVENTS_SEEN: i64 = 2_000;
 const EVENTS_PART: usize = 1_000;
 /// Newest readings that are compared with the model.
 const READINGS_SEEN: usize = 200;
+/// Longest reason of a version, characters.
+const WHY_SHOWN: usize = 300;
 /// Readings of the headline about the present.
 const RECENT: usize = 20;
 /// Time for which the page is shown again although the state changed.
@@ -206,7 +211,8 @@ fn quality(engine: &Engine, events: &[Event], said: &[Said], now_unix_s: f64) ->
         let dots = timed.iter().map(|(t, q)| {
             (*t, *q, "alone", format!("{} of the prediction, {} ago", percent(*q), super::words(now_unix_s - t)))
         });
-        let fits = events.iter().filter(|e| e.what == "fit" && e.at_unix_s >= from);
+        let changes = ["fit", "promote", "fit_refused"];
+        let fits = events.iter().filter(|e| changes.contains(&e.what.as_str()) && e.at_unix_s >= from);
         let one = [(from, 1.0)];
         Chart::new(&Series {
             label: format!("Reported over predicted bandwidth of {} readings, by the present model", timed.len()),
@@ -216,7 +222,7 @@ fn quality(engine: &Engine, events: &[Event], said: &[Said], now_unix_s: f64) ->
             high: most,
             steps: vec![("predicted", &one)],
             dots: dots.collect(),
-            marks: fits.map(|e| (e.at_unix_s, format!("fit: {}", super::cut(&e.subject, 40)))).collect(),
+            marks: fits.map(|e| (e.at_unix_s, mark(e))).collect(),
             text: percent,
         })
     });
@@ -224,8 +230,36 @@ fn quality(engine: &Engine, events: &[Event], said: &[Said], now_unix_s: f64) ->
     Some(json!({
         "model": model, "readings": ratios.len(), "simulated": simulated, "all": deviation(&ratios),
         "recent": (ratios.len() > RECENT).then(|| deviation(recent)), "chart": chart,
-        "said": said.len(), "before": before,
+        "said": said.len(), "before": before, "versions": versions(engine, now_unix_s),
     }))
+}
+
+/// A change of the model in a chart.
+fn mark(e: &Event) -> String {
+    let what = match e.what.as_str() {
+        "promote" => "in use",
+        "fit_refused" => "refused",
+        _ => "fit",
+    };
+    format!("{what}: {}", super::cut(&e.subject, 40))
+}
+
+/// The versions of the model, newest first, each with what became of it and why.
+fn versions(engine: &Engine, now_unix_s: f64) -> Vec<Value> {
+    let state = |v: &ModelVersion| match v.state {
+        VersionState::Present => "in use",
+        VersionState::Earlier => "earlier",
+        VersionState::Refused => "refused",
+    };
+    let one = |v: &ModelVersion| {
+        json!({
+            "number": v.version, "kind": v.kind, "collective": v.collective, "state": state(v), "who": v.who,
+            "ago": (v.at_unix_s > 0.0).then(|| super::words(now_unix_s - v.at_unix_s)), "why": super::cut(&v.why, WHY_SHOWN),
+            "held_back": v.compared.map(|c| c.held_back), "error": v.compared.map(|c| tenths(c.fitted)),
+            "before": v.compared.map(|c| tenths(c.present)),
+        })
+    };
+    engine.versions().iter().rev().map(one).collect()
 }
 
 /// The content of the page, if the state did not change since or it is young.

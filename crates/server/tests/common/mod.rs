@@ -17,6 +17,9 @@ use store::{By, State, Store};
 use topology::cluster::Host;
 use topology::{Cluster, Collective};
 
+/// Longest wait for an answer: a server that gives none fails its test.
+const ANSWER_MAX: Duration = Duration::from_secs(240);
+
 /// `hosts` hosts of eight H100 each.
 pub fn cluster(hosts: usize) -> Cluster {
     let mut c = topology::catalog::cluster("h100").unwrap();
@@ -103,6 +106,7 @@ impl Server {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let running = start(engine, &change(Config { listen, ..Config::default() })).unwrap();
         let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
+        let config = config.timeout_global(Some(ANSWER_MAX));
         let at = running.address();
         Server { at, running: Some(running), folder, agent: config.build().into(), token: None }
     }

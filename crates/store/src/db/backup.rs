@@ -17,8 +17,9 @@ pub fn backup(file: &Path, to: &Path) -> Result<(), StateError> {
     if !file.exists() {
         return Err(StateError::Missing(file.into()));
     }
+    let taken = || StateError::Invalid(format!("{} exists already; name a new file", to.display()));
     if to.exists() {
-        return Err(StateError::Invalid(format!("{} exists already; name a new file", to.display())));
+        return Err(taken());
     }
     let c = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|e| io("open", e.to_string()))?;
@@ -27,15 +28,16 @@ pub fn backup(file: &Path, to: &Path) -> Result<(), StateError> {
         return Err(StateError::NotAState { path: file.into(), why: "it is a file of another program".into() });
     }
     c.busy_timeout(super::BUSY_TIMEOUT).map_err(|e| io("copy", e.to_string()))?;
-    let mut part = to.as_os_str().to_owned();
-    part.push(".part");
-    let _ = std::fs::remove_file(&part);
-    let shown = part.to_str().ok_or_else(|| StateError::Invalid("the name of the copy is not UTF-8".into()))?;
-    let copied = c.execute("VACUUM INTO ?1", [shown]).map_err(|e| e.to_string());
-    let copied = copied.and_then(|_| std::fs::File::open(&part).and_then(|f| f.sync_all()).map_err(|e| e.to_string()));
-    let copied = copied.and_then(|()| std::fs::rename(&part, to).map_err(|e| e.to_string()));
-    copied.map_err(|why| {
-        let _ = std::fs::remove_file(&part);
-        io("copy", why)
+    // An empty file of its own name: two copies at once never write to one file, and the second one finds the name taken.
+    let folder = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let new = |at: &Path| std::fs::OpenOptions::new().write(true).create_new(true).open(at);
+    let part = tempfile::Builder::new().prefix(".linkwise-").suffix(".part").make_in(folder, new);
+    let part = part.map_err(|e| io("copy", format!("{}: {e}", folder.display())))?;
+    let shown = part.path().to_str().ok_or_else(|| StateError::Invalid("the name of the copy is not UTF-8".into()))?;
+    c.execute("VACUUM INTO ?1", [shown]).map_err(|e| io("copy", e.to_string()))?;
+    part.as_file().sync_all().map_err(|e| io("copy", e.to_string()))?;
+    part.persist_noclobber(to).map(|_| ()).map_err(|e| match e.error.kind() {
+        std::io::ErrorKind::AlreadyExists => taken(),
+        _ => io("copy", e.error.to_string()),
     })
 }

@@ -8,6 +8,8 @@
 
 mod backup;
 #[cfg(feature = "postgres")]
+mod call;
+#[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 #[cfg(not(feature = "postgres"))]
 #[path = "without_postgres.rs"]
@@ -22,7 +24,8 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Longest wait of a process for another process's write in SQLite.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,6 +71,24 @@ pub fn shown(place: &Path) -> std::path::PathBuf {
 /// The longest wait for the write lock of a place, seconds.
 pub(crate) fn lock_wait_s(place: &Path) -> u64 {
     if is_url(place) { postgres::LOCK_TIMEOUT_S } else { BUSY_TIMEOUT.as_secs() }
+}
+
+/// Writes of this process that took a lock, and microseconds for which they waited.
+static LOCKS: AtomicU64 = AtomicU64::new(0);
+static LOCK_WAIT_US: AtomicU64 = AtomicU64::new(0);
+
+/// Number of writes of this process that took the lock of a database, and the time for which they waited for it.
+pub fn lock_waits() -> (u64, Duration) {
+    (LOCKS.load(Ordering::Relaxed), Duration::from_micros(LOCK_WAIT_US.load(Ordering::Relaxed)))
+}
+
+/// Takes a lock, and counts that.
+fn counted<T>(take: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let taken = take();
+    LOCKS.fetch_add(1, Ordering::Relaxed);
+    LOCK_WAIT_US.fetch_add(begin.elapsed().as_micros() as u64, Ordering::Relaxed);
+    taken
 }
 
 /// The reason why a statement failed.
@@ -420,13 +441,13 @@ impl Db {
                 let c = file.conn().map_err(&fail)?;
                 let failed = |e: rusqlite::Error| fail(e.into());
                 let behavior = rusqlite::TransactionBehavior::Immediate;
-                let tx = rusqlite::Transaction::new_unchecked(c, behavior).map_err(failed)?;
+                let tx = counted(|| rusqlite::Transaction::new_unchecked(c, behavior)).map_err(failed)?;
                 let value = work(&Sql::new(Conn::Sqlite(&tx)))?; // an error drops the transaction, which rolls it back
                 tx.commit().map_err(failed)?;
                 Ok(value)
             }
             Db::Postgres(link) => {
-                let tx = link.begin_write().map_err(&fail)?;
+                let tx = counted(|| link.begin_write()).map_err(&fail)?;
                 let value = work(&Sql::new(Conn::Postgres(link)))?;
                 tx.commit().map_err(fail)?;
                 Ok(value)
@@ -465,7 +486,14 @@ impl Db {
             Db::Sqlite(file) => watched(self.system(), false, || {
                 file.conn().and_then(|c| work(&Sql::new(Conn::Sqlite(c)))).map_err(fail)
             }),
-            Db::Postgres(_) => self.read(&fail, |sql| work(sql).map_err(&fail)),
+            Db::Postgres(link) => watched(self.system(), false, || {
+                let once = || link.alone(|| work(&Sql::new(Conn::Postgres(link))));
+                let done = match once() {
+                    Err(_) if link.is_broken() => once(),
+                    done => done,
+                };
+                done.map_err(fail)
+            }),
         }
     }
 

@@ -5,24 +5,35 @@
 //! settings end with the transaction, and statements have no names: a pooler in transaction mode may stand between.
 //! A server that dies or hangs inside of a transaction loses the lock after [`IDLE_TIMEOUT_S`] at the latest.
 
+use super::call::{CallError, Caller};
 use super::tls::{Tls, driver_options};
 use super::{SqlError, Tables, Val};
-use postgres::config::Host;
-use postgres::error::SqlState;
-use postgres::types::{ToSql, Type};
-use postgres::{Client, Config};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::{Client, Config, Error};
 
-pub(crate) use postgres::Row;
+pub(crate) use tokio_postgres::Row;
 
 /// Longest wait for the lock of another server's write.
 pub(crate) const LOCK_TIMEOUT_S: u64 = 5;
 /// Longest pause inside of a transaction, after which PostgreSQL ends it and frees its lock.
 const IDLE_TIMEOUT_S: u64 = 10;
-/// Longest wait for a connection.
+/// Longest wait for a connection to one host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for a connection to the hosts of a URL, with names, TLS and the sign-in.
+const CONNECT_MAX: Duration = Duration::from_secs(8);
+/// After a failed connection, time in which calls fail at once: requests that wait for each other do not wait for a new connection each.
+const CONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// Longest wait for the begin of a transaction, with its lock, and for its end.
+const TURN_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for the answer of a statement, rows included. 200,000 readings take about a second.
+const STATEMENT_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for a statement that changes tables.
+const MIGRATION_MAX: Duration = Duration::from_secs(600);
 /// A connection whose peer confirms nothing for this long is broken.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// First number of linkwise's advisory locks (`lkws`); the second is the part of the database.
@@ -36,23 +47,18 @@ pub(crate) struct Link {
     tls: Tls,
     tables: &'static Tables,
     /// None: broken.
-    client: RefCell<Option<Client>>,
+    client: RefCell<Option<Caller>>,
+    /// When the last connection failed, and why.
+    unreachable: RefCell<Option<(Instant, String)>>,
     /// A statement of the transaction failed. PostgreSQL would answer its COMMIT with a silent rollback.
     failed: Cell<bool>,
+    /// The next queries are transactions of their own.
+    alone: Cell<bool>,
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("schema", &self.tables.schema).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Link {
-    /// A connection runs on an executor of its own, which must not end on a thread of another one, such as a server's.
-    fn drop(&mut self) {
-        if let Some(client) = self.client.take() {
-            let _ = std::thread::spawn(move || drop(client)).join();
-        }
     }
 }
 
@@ -67,7 +73,7 @@ impl Tx<'_> {
             return Err(SqlError::Other("a statement of the transaction failed".into()));
         };
         self.0 = None;
-        let done = link.batch("COMMIT");
+        let done = link.batch("COMMIT", TURN_MAX);
         if done.is_err() {
             link.roll_back();
         }
@@ -90,30 +96,47 @@ impl Link {
     /// Connects.
     pub fn open(url: &str, tables: &'static Tables) -> Result<Link, SqlError> {
         let (tls, config) = config(url).map_err(SqlError::Other)?;
-        let link = Link { config, tls, tables, client: RefCell::default(), failed: Cell::new(false) };
+        Link::of(config, tls, tables)
+    }
+
+    fn of(config: Config, tls: Tls, tables: &'static Tables) -> Result<Link, SqlError> {
+        let (client, unreachable, failed, alone) = Default::default();
+        let link = Link { config, tls, tables, client, unreachable, failed, alone };
         link.connect()?;
         Ok(link)
     }
 
+    /// Another connection to the same database.
+    pub fn again(&self) -> Result<Link, SqlError> {
+        Link::of(self.config.clone(), self.tls.clone(), self.tables)
+    }
+
     fn connect(&self) -> Result<(), SqlError> {
+        if let Some((at, why)) = &*self.unreachable.borrow()
+            && at.elapsed() < CONNECT_PAUSE
+        {
+            return Err(SqlError::Lost(why.clone()));
+        }
         self.client.replace(None); // a broken one is closed before the next is made
         let tls = self.tls.connector().map_err(SqlError::Other)?;
-        let client = self.config.connect(tls).map_err(|e| sql_error(&e))?;
-        self.client.replace(Some(client));
+        let made = Caller::connect(&self.config, tls, CONNECT_MAX).map_err(|e| call_error(&e));
+        let lost = |e: &SqlError| if let SqlError::Lost(why) = e { Some((Instant::now(), why.clone())) } else { None };
+        self.unreachable.replace(made.as_ref().err().and_then(lost));
+        self.client.replace(Some(made?));
         Ok(())
     }
 
     /// True if the next transaction needs a new connection.
     pub fn is_broken(&self) -> bool {
-        self.client.borrow().as_ref().is_none_or(Client::is_closed)
+        self.client.borrow().as_ref().is_none_or(Caller::is_lost)
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut Client) -> Result<T, postgres::Error>) -> Result<T, SqlError> {
+    fn with<T>(&self, limit: Duration, call: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, SqlError> {
         let mut client = self.client.borrow_mut();
         let Some(open) = client.as_mut() else { return Err(SqlError::Lost("the connection broke".into())) };
-        f(open).map_err(|e| {
+        open.call(limit, call).map_err(|e| {
             self.failed.set(true);
-            let e = sql_error(&e);
+            let e = call_error(&e);
             if e.is_lost() {
                 *client = None;
             }
@@ -121,12 +144,12 @@ impl Link {
         })
     }
 
-    fn batch(&self, sql: &str) -> Result<(), SqlError> {
-        self.with(|c| c.batch_execute(sql))
+    fn batch(&self, sql: &str, limit: Duration) -> Result<(), SqlError> {
+        self.with(limit, async |c| c.batch_execute(sql).await)
     }
 
     fn roll_back(&self) {
-        if self.batch("ROLLBACK").is_err() {
+        if self.batch("ROLLBACK", TURN_MAX).is_err() {
             self.client.replace(None); // PostgreSQL rolls back when the connection ends
         }
     }
@@ -138,11 +161,11 @@ impl Link {
             self.connect()?;
         }
         self.failed.set(false);
-        let begun = match self.batch(sql) {
+        let begun = match self.batch(sql, TURN_MAX) {
             Err(SqlError::Lost(_)) if !was_broken => {
                 self.connect()?;
                 self.failed.set(false);
-                self.batch(sql)
+                self.batch(sql, TURN_MAX)
             }
             begun => begun,
         };
@@ -169,21 +192,48 @@ impl Link {
 
     /// Begins a transaction that reads one moment.
     pub fn begin_read(&self) -> Result<Tx<'_>, SqlError> {
-        self.begin(&format!(
+        self.begin(&self.reading())
+    }
+
+    fn reading(&self) -> String {
+        format!(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path TO {}; \
              SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'",
             self.tables.schema
-        ))
+        )
+    }
+
+    /// Runs `work`, whose queries are transactions of their own: each is one round trip instead of three.
+    pub fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.alone.set(true);
+        let done = work();
+        self.alone.set(false);
+        done
     }
 
     /// Runs a statement in the transaction.
     pub fn execute(&self, sql: &str, values: &[Val<'_>]) -> Result<usize, SqlError> {
-        self.with(|c| c.execute_typed(&sql.replace('?', "$"), &typed(values)).map(|n| n as usize))
+        let sql = sql.replace('?', "$");
+        self.with(STATEMENT_MAX, async |c| c.execute_typed(&sql, &typed(values)).await.map(|n| n as usize))
     }
 
-    /// The rows of a query in the transaction.
+    /// The rows of a query in the transaction, or outside of one in [`Link::alone`].
     pub fn query(&self, sql: &str, values: &[Val<'_>]) -> Result<Vec<Row>, SqlError> {
-        self.with(|c| c.query_typed(&sql.replace('?', "$"), &typed(values)))
+        let sql = sql.replace('?', "$");
+        if !self.alone.get() {
+            return self.with(STATEMENT_MAX, async |c| c.query_typed(&sql, &typed(values)).await);
+        }
+        if self.is_broken() {
+            self.connect()?;
+        }
+        let begin = self.reading();
+        self.with(STATEMENT_MAX, async |c| {
+            let values = typed(values);
+            // The three are sent in this order before the first answer is awaited.
+            let (begun, rows, ended) =
+                tokio::join!(c.batch_execute(&begin), c.query_typed(&sql, &values), c.batch_execute("ROLLBACK"));
+            begun.and(ended).and(rows)
+        })
     }
 
     /// The version of the tables; none if there are none.
@@ -209,12 +259,13 @@ impl Link {
         let found = self.version_in_transaction()?;
         if found.is_none() {
             let schema = self.tables.schema;
-            self.batch(&format!(
+            let sql = format!(
                 "CREATE SCHEMA IF NOT EXISTS {schema}; CREATE TABLE schema_version (version BIGINT PRIMARY KEY)"
-            ))?;
+            );
+            self.batch(&sql, MIGRATION_MAX)?;
         }
         for (number, sql) in (1..).zip(self.tables.sql).skip(found.unwrap_or(0) as usize) {
-            sql.iter().try_for_each(|s| self.batch(s))?;
+            sql.iter().try_for_each(|s| self.batch(s, MIGRATION_MAX))?;
             self.execute("INSERT INTO schema_version VALUES (?1)", &[Val::Int(number)])?;
         }
         if found.is_none() {
@@ -240,7 +291,7 @@ fn typed<'v>(values: &'v [Val<'_>]) -> Vec<(&'v (dyn ToSql + Sync), Type)> {
     values.iter().map(of).collect()
 }
 
-fn column<'r, T: postgres::types::FromSql<'r>>(row: &'r Row, i: usize) -> Result<Option<T>, SqlError> {
+fn column<'r, T: FromSql<'r>>(row: &'r Row, i: usize) -> Result<Option<T>, SqlError> {
     row.try_get(i).map_err(|e| SqlError::Other(e.to_string()))
 }
 
@@ -301,11 +352,12 @@ fn config(url: &str) -> Result<(Tls, Config), String> {
     if c.get_application_name().is_none() {
         c.application_name("linkwise");
     }
-    c.connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(SILENCE_MAX).keepalives_idle(SILENCE_MAX);
+    c.connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(SILENCE_MAX);
+    c.keepalives_idle(SILENCE_MAX).keepalives_interval(SILENCE_MAX / 4).keepalives_retries(3);
     Ok((tls, c))
 }
 
-pub(super) fn with_cause(e: &postgres::Error) -> String {
+pub(super) fn with_cause(e: &Error) -> String {
     std::error::Error::source(e).map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
 }
 
@@ -320,8 +372,17 @@ const REMEDIES: [(&str, &str); 4] = [
     ),
 ];
 
+/// Maps an error of a call. A missed deadline counts as a broken connection.
+fn call_error(e: &CallError) -> SqlError {
+    match e {
+        CallError::Said(e) => sql_error(e),
+        CallError::Silent(limit) => SqlError::Lost(format!("PostgreSQL gave no answer for {} s", limit.as_secs())),
+        CallError::System(e) => SqlError::Other(e.to_string()),
+    }
+}
+
 /// Maps an error: a broken connection, a lock that was held for too long, or the server's own sentence with a remedy.
-fn sql_error(e: &postgres::Error) -> SqlError {
+fn sql_error(e: &Error) -> SqlError {
     let Some(db) = e.as_db_error() else {
         let why = with_cause(e);
         let why = match REMEDIES.iter().find(|(of, _)| why.contains(of)) {

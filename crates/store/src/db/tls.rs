@@ -8,11 +8,11 @@
 //! | `verify-ca` | yes | comes from an authority in `sslrootcert` |
 //! | `verify-full` | yes | the same, and names the host of the URL |
 
-use postgres::Config;
-use postgres::config::{Host, SslMode};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -38,7 +38,7 @@ enum Check {
 }
 
 /// The options of a URL that concern TLS.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Tls {
     check: Check,
     roots: Option<PathBuf>,
@@ -79,14 +79,16 @@ impl Tls {
             ));
         }
         if named.roots.as_deref() == Some(Path::new(SYSTEM)) && check != Check::AuthorityAndName {
-            return Err(format!("sslrootcert={SYSTEM} needs sslmode=verify-full: anybody can get such a certificate"));
+            return Err(format!(
+                "sslrootcert={SYSTEM} needs sslmode=verify-full: every site can get such a certificate"
+            ));
         }
         let own = match (named.cert, named.key) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
             _ => return Err("sslcert and sslkey belong together".into()),
         };
-        // A local socket is not encrypted: nobody can listen between.
+        // A local socket is not encrypted: no network is between.
         let sockets = c.get_hostaddrs().is_empty() && c.get_hosts().iter().all(|h| matches!(h, Host::Unix(_)));
         c.ssl_mode(match mode {
             _ if sockets => SslMode::Disable,

@@ -8,7 +8,7 @@ use crate::db::{FromRow, Sql, SqlError, Val, vals};
 use crate::once::{self, Done, Once};
 use crate::readings::By;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
 
@@ -146,7 +146,8 @@ impl State {
             }
             going_on.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
             going_on.dedup();
-            log(tx, cluster, path, &By { why: reason, ..*by }, "drain", "", gpus)?;
+            let why = if reason.trim().is_empty() { by.why } else { reason };
+            log(tx, cluster, path, &By { why, ..*by }, "drain", "", gpus)?;
             Ok(Drain { jobs_going_on: going_on.into_iter().map(|j| j.1).collect() })
         })
     }
@@ -267,21 +268,37 @@ pub(super) fn unknown(tx: &Sql<'_>, path: &Path, id: &str) -> StateError {
     }
 }
 
-/// A job and its GPUs. O(its GPUs).
+/// A job and its GPUs. O(its GPUs), and O(hosts) for a job that holds some.
 pub(super) fn job_held(tx: &Sql<'_>, cluster: &Cluster, path: &Path, id: &str) -> Result<Option<JobHeld>, StateError> {
-    let fail = |e: SqlError| StateError::of("read", path, &e);
+    let Some(job) = job_row(tx, path, id)? else { return Ok(None) };
+    with_gpus(tx, cluster, &cluster.host_index(), path, job).map(Some)
+}
+
+/// A job without its GPUs.
+pub(super) fn job_row(tx: &Sql<'_>, path: &Path, id: &str) -> Result<Option<JobHeld>, StateError> {
     let sql = format!("SELECT {JOB_COLUMNS} FROM job WHERE id = ?1");
     let mut found: Option<JobHeld> = None;
+    let fail = |e: SqlError| StateError::of("read", path, &e);
     tx.each(&sql, vals![id], fail, |row| {
         found = Some(FromRow::of(row).map_err(fail)?);
         Ok(())
     })?;
-    let Some(mut job) = found else { return Ok(None) };
-    let index = cluster.host_index();
-    let held: Vec<(String, i64)> = tx.all("SELECT host, gpu FROM held WHERE job = ?1", vals![id]).map_err(fail)?;
-    let gpus = held.iter().map(|(host, gpu)| gpu_of(cluster, &index, path, host, *gpu));
+    Ok(found)
+}
+
+/// The job with its GPUs. `index` has the hosts by name.
+pub(super) fn with_gpus(
+    tx: &Sql<'_>,
+    cluster: &Cluster,
+    index: &HashMap<&str, HostId>,
+    path: &Path,
+    mut job: JobHeld,
+) -> Result<JobHeld, StateError> {
+    let held = "SELECT host, gpu FROM held WHERE job = ?1";
+    let held: Vec<(String, i64)> = tx.all(held, vals![&job.id]).map_err(|e| StateError::of("read", path, &e))?;
+    let gpus = held.iter().map(|(host, gpu)| gpu_of(cluster, index, path, host, *gpu));
     job.gpus = Allocation::from_gpus(gpus.collect::<Result<Vec<_>, _>>()?);
-    Ok(Some(job))
+    Ok(job)
 }
 
 /// Checks and writes one job that holds no GPUs yet. `answered` are the digest of the request that placed it, and the answer.

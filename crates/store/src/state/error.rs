@@ -117,7 +117,7 @@ pub enum StateError {
     #[error("{0}")]
     Invalid(String),
     /// The job belongs to another author.
-    #[error("job `{id}` was allocated by `{made_by}`: only its author and operators may release or renew it")]
+    #[error("job `{id}` was allocated by `{made_by}`: only its author and operators may change it or report on it")]
     NotYours {
         /// The job.
         id: String,
@@ -167,6 +167,12 @@ pub enum StateError {
     /// An idempotency key was used for another request.
     #[error("the idempotency key `{0}` was used for another request; give every request a different key")]
     KeyReused(String),
+    /// Too many tasks wait.
+    #[error("{max} tasks wait already")]
+    TooManyTasks {
+        /// The limit.
+        max: usize,
+    },
     /// The number of jobs is at its limit.
     #[error("{max} jobs hold GPUs; that is the limit")]
     TooManyJobs {
@@ -207,7 +213,13 @@ impl StateError {
 
     /// True if another process or the network is the reason, and the same request may succeed later.
     pub fn is_transient(&self) -> bool {
-        matches!(self, StateError::Busy(_) | StateError::Unreachable { .. } | StateError::OutcomeUnknown { .. })
+        matches!(
+            self,
+            StateError::Busy(_)
+                | StateError::Unreachable { .. }
+                | StateError::OutcomeUnknown { .. }
+                | StateError::TooManyTasks { .. }
+        )
     }
 
     /// The error for a failure of idempotency keys.

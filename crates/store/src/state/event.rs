@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use topology::{Allocation, Cluster};
 
-/// Maximum number of events that a state keeps; older ones are deleted. About 200 MB.
+/// Maximum number of events that a state keeps; older ones are deleted. About 300 MB with their index.
 pub const EVENTS_MAX: i64 = 1_000_000;
 /// Longest list of GPUs and longest reason of an event, bytes; longer ones end with `...`.
 const TEXT_BYTES_MAX: usize = 4096;
+/// The same for the GPUs of an allocation, which readings after its end are compared with: every second GPU of 1,280 hosts.
+const ALLOCATION_BYTES_MAX: usize = 64 << 10;
 
 /// Clients that write at the same time read the clock before they wait for the lock, so a later row may have an earlier time. It gets
 /// that of the row before, unless this is so far ahead, seconds, that a clock was wrong.
@@ -28,9 +30,9 @@ pub struct Event {
     /// Author of the change: the name of a token, or `command`.
     pub who: String,
     /// `allocate`, `release`, `renew`, `expire`, `drain`, `undrain`, `observe`, `fit`, `fit_refused`, `promote`, `correct`, `withdraw`,
-    /// `diagnose`, `token` or `revoke`.
+    /// `diagnose`, `token`, `revoke`, `task` or `cancel`.
     pub what: String,
-    /// The job, the reading or the token; empty for drains.
+    /// The job, the reading, the token or the task; empty for drains.
     pub subject: String,
     /// The GPUs as a list: `n[0-1]:[0-7]`.
     pub gpus: String,
@@ -38,11 +40,22 @@ pub struct Event {
     pub why: String,
 }
 
-fn short(text: &str) -> String {
-    if text.len() <= TEXT_BYTES_MAX {
+/// Who had the GPUs of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holder {
+    /// The author of the allocation.
+    pub who: String,
+    /// The GPUs as a list.
+    pub gpus: String,
+    /// End of the job, seconds since 1970; none: it goes on.
+    pub ended_at_unix_s: Option<f64>,
+}
+
+fn short(text: &str, most: usize) -> String {
+    if text.len() <= most {
         return text.into();
     }
-    let end = (0..=TEXT_BYTES_MAX).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
+    let end = (0..=most).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
     format!("{}...", &text[..end])
 }
 
@@ -56,13 +69,14 @@ pub(super) fn log(
     subject: &str,
     gpus: &Allocation,
 ) -> Result<(), StateError> {
-    let gpus = if gpus.is_empty() { String::new() } else { short(&cluster.gpu_list(gpus)) };
+    let most = if what == "allocate" { ALLOCATION_BYTES_MAX } else { TEXT_BYTES_MAX };
+    let gpus = if gpus.is_empty() { String::new() } else { short(&cluster.gpu_list(gpus), most) };
     let insert = "INSERT INTO event (at_unix_s, who, what, subject, gpus, why) \
                   SELECT CASE WHEN newest > ?1 AND newest <= ?7 THEN newest ELSE ?1 END, ?2, ?3, ?4, ?5, ?6 \
                   FROM (SELECT coalesce((SELECT at_unix_s FROM event ORDER BY id DESC LIMIT 1), ?1) AS newest) AS n \
                   WHERE true RETURNING id";
     let at = by.at_unix_s;
-    tx.one(insert, vals![at, by.who, what, subject, gpus, short(by.why), at + CLOCK_STEP_S])
+    tx.one(insert, vals![at, by.who, what, subject, gpus, short(by.why, TEXT_BYTES_MAX), at + CLOCK_STEP_S])
         .and_then(|id: i64| tx.execute("DELETE FROM event WHERE id <= ?1", vals![id - EVENTS_MAX]))
         .map_err(|e| StateError::of("write to", path, &e))?;
     Ok(())
@@ -89,5 +103,15 @@ impl State {
     /// The number of the newest event; 0 if there is none.
     pub fn last_event(&self) -> Result<i64, StateError> {
         self.read_one(|tx| tx.one("SELECT coalesce(max(id), 0) FROM event", &[]))
+    }
+
+    /// Who had the GPUs of a job last, and until when. Reads two rows.
+    pub fn last_holder(&self, job: &str) -> Result<Option<Holder>, StateError> {
+        let sql = "SELECT what, who, gpus, at_unix_s FROM event \
+                   WHERE subject = ?1 AND what IN ('allocate', 'release', 'expire') ORDER BY id DESC LIMIT 2";
+        let rows: Vec<(String, String, String, f64)> = self.read_one(|tx| tx.all(sql, vals![job]))?;
+        let ended_at_unix_s = rows.first().filter(|r| r.0 != "allocate").map(|r| r.3);
+        let holder = |(_, who, gpus, _): (String, String, String, f64)| Holder { who, gpus, ended_at_unix_s };
+        Ok(rows.into_iter().find(|r| r.0 == "allocate").map(holder))
     }
 }

@@ -16,17 +16,19 @@ mod change;
 mod commit;
 mod error;
 mod event;
+mod follow;
 mod lease;
 mod model;
 mod read;
 mod schema;
+mod task;
 mod token;
 mod turn;
 
 pub use change::{Allocated, Drain, NewJob, Release};
 pub use commit::{Commit, Committed};
 pub use error::StateError;
-pub use event::{EVENTS_MAX, Event};
+pub use event::{EVENTS_MAX, Event, Holder};
 pub use lease::{CLOCKS_DIFFER_S, LEASE_S_MAX, LEASE_S_MIN};
 pub use model::{
     KeptModel, KeptModels, LESSONS_MAX, Lesson, ModelText, ModelsChange, PART_BYTES_MAX, VERSIONS_MAX, parts_of,
@@ -34,6 +36,7 @@ pub use model::{
 };
 pub use read::{Drained, JobHeld, Snapshot, Suspect};
 pub(crate) use schema::APPLICATION_ID;
+pub use task::{KeptTask, NewTask, TaskState};
 pub use token::{NewToken, TOKENS_MAX, Token};
 pub use turn::{Turn, Turns};
 
@@ -137,6 +140,19 @@ impl State {
             return Err(StateError::damaged(path, "its cluster differs from the one in its fingerprint".into()));
         }
         Ok(State { path: path.into(), db, cluster, fingerprint })
+    }
+
+    /// A second connection to the same state: its reads wait for no write of this one.
+    pub fn again(&self) -> Result<State, StateError> {
+        let db = match &self.db {
+            Db::Sqlite(_) => open_file(&self.path)?,
+            Db::Postgres(link) => {
+                let link = link.again().map_err(|e| StateError::of("open", &self.path, &e))?;
+                Db::Postgres(Box::new(link))
+            }
+        };
+        let (path, cluster, fingerprint) = (self.path.clone(), self.cluster.clone(), self.fingerprint.clone());
+        Ok(State { path, db, cluster, fingerprint })
     }
 
     /// The file, or the URL without its password.

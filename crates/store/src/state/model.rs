@@ -3,8 +3,9 @@
 //!
 //! The state does not read a model. A version has a text and a description, both written by the engine. A text has up to a few MB; it is
 //! written in parts of [`PART_BYTES_MAX`], each in a transaction of its own, so that no decision waits for more than one part. A version
-//! exists from the one short transaction on that names its text ([`State::change_models`]), and only if all parts are there. A text that
-//! no version names is what a killed process left; it is removed when later texts are written.
+//! exists from the one short transaction on that names its text ([`State::change_models`]), and only if all parts are there. That transaction
+//! reads and removes no text: a text is checked before it, and the texts of versions that are gone are removed after it, a part at a time
+//! ([`State::remove_model_part`]). A text that no version names is what a killed process left; it is removed when later texts are written.
 //!
 //! A learned reading is a row ([`Lesson`]). Every process applies the rows in the order of their numbers to the model in use, so one
 //! reading costs one small row and not a text. Every change names the revision on which it is based, and is refused if another process
@@ -161,8 +162,11 @@ impl State {
             let id: i64 = tx
                 .one("UPDATE model_head SET newest_text = newest_text + 1 RETURNING newest_text", &[])
                 .map_err(fail)?;
-            let abandoned = "DELETE FROM model_part WHERE text <= ?1 AND text NOT IN (SELECT text FROM model)";
-            tx.execute(abandoned, vals![id - ABANDONED_AFTER]).map_err(fail)?;
+            let abandoned = "DELETE FROM model_part WHERE text <= ?1 AND text NOT IN (SELECT text FROM model) AND part >= ?2";
+            // A few parts at a time: this transaction is as short as any other one.
+            let last = "SELECT coalesce(max(part), 0) FROM model_part WHERE text <= ?1 AND text NOT IN (SELECT text FROM model)";
+            let last: i64 = tx.one(last, vals![id - ABANDONED_AFTER]).map_err(fail)?;
+            tx.execute(abandoned, vals![id - ABANDONED_AFTER, last - 1]).map_err(fail)?;
             Ok(id)
         })
     }
@@ -182,6 +186,14 @@ impl State {
         db.write(fail, |tx| tx.execute(sql, vals![text, part, content]).map(|_| ()).map_err(fail))
     }
 
+    /// Removes a part of a text that no version names.
+    pub fn remove_model_part(&mut self, text: i64, part: i64) -> Result<(), StateError> {
+        let State { path, db, .. } = self;
+        let fail = |e: SqlError| StateError::of("write to", path, &e);
+        let sql = "DELETE FROM model_part WHERE text = ?1 AND part = ?2 AND text NOT IN (SELECT text FROM model)";
+        db.write(fail, |tx| tx.execute(sql, vals![text, part]).map(|_| ()).map_err(fail))
+    }
+
     /// A part of a text; none if it was removed.
     pub fn model_part(&self, text: i64, part: i64) -> Result<Option<String>, StateError> {
         self.read_one(|tx| tx.first("SELECT content FROM model_part WHERE text = ?1 AND part = ?2", vals![text, part]))
@@ -194,11 +206,13 @@ impl State {
     }
 
     /// Changes the models if they still have the revision of `change`; returns the new revision, or none if another process was first. The
-    /// version of the state stays, because a decision on a snapshot is valid under any model.
+    /// version of the state stays, because a decision on a snapshot is valid under any model. The texts of versions that are gone stay: the
+    /// caller removes them ([`State::remove_model_part`]).
     ///
     /// # Errors
     /// A version without a complete text; too many versions or learned readings.
     pub fn change_models(&mut self, change: &ModelsChange<'_>) -> Result<Option<u64>, StateError> {
+        self.check_texts(&change.models.versions)?; // reads whole texts, before the lock
         let State { path, db, cluster, fingerprint } = self;
         let fail = |e: SqlError| StateError::of("write to", path, &e);
         db.write(fail, |tx| {
@@ -226,6 +240,32 @@ impl State {
     }
 }
 
+/// The error for a text whose parts are not all there.
+fn not_complete(v: &KeptModel) -> StateError {
+    StateError::Invalid(format!("the text of version {} of the model is not complete; fit it again", v.version))
+}
+
+impl State {
+    /// Checks that the texts of versions that are new are complete.
+    fn check_texts(&self, next: &[KeptModel]) -> Result<(), StateError> {
+        let fail = |e: SqlError| StateError::of("read", &self.path, &e);
+        self.db.read(fail, |tx| {
+            let now = head(tx).map_err(fail)?;
+            for v in next.iter().filter(|v| !now.versions.iter().any(|n| n.text == v.text)) {
+                let sizes = tx.dialect(
+                    "SELECT count(*), coalesce(sum(length(CAST(content AS BLOB))), 0) FROM model_part WHERE text = ?1",
+                    "SELECT count(*), coalesce(sum(octet_length(content)), 0)::bigint FROM model_part WHERE text = ?1",
+                );
+                let found: (i64, i64) = tx.one(sizes, vals![v.text.id]).map_err(fail)?;
+                if found != (v.text.parts, v.text.bytes) {
+                    return Err(not_complete(v));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
 fn head(tx: &Sql<'_>) -> Result<KeptModels, SqlError> {
     let (revision, present, newest, lesson, seen_until, tried_until, imported) =
         tx.one("SELECT revision, present, newest, lesson, seen_until, tried_until, imported FROM model_head", &[])?;
@@ -234,21 +274,16 @@ fn head(tx: &Sql<'_>) -> Result<KeptModels, SqlError> {
     Ok(KeptModels { revision, present, newest, lesson, seen_until, tried_until, imported, versions })
 }
 
-/// Writes the rows of the versions and removes the texts that none names any more.
+/// Writes the rows of the versions. Their texts were checked; parts that were removed meanwhile are noticed.
 fn replace_versions(tx: &Sql<'_>, path: &Path, now: &KeptModels, next: &[KeptModel]) -> Result<(), StateError> {
     let fail = |e: SqlError| StateError::of("write to", path, &e);
     if next.len() > VERSIONS_MAX || next.iter().any(|v| v.about.len() > ABOUT_BYTES_MAX) {
         return Err(StateError::Invalid(format!("{} versions of the model are too many, or too long", next.len())));
     }
     for v in next.iter().filter(|v| !now.versions.iter().any(|n| n.text == v.text)) {
-        let sizes = tx.dialect(
-            "SELECT count(*), coalesce(sum(length(CAST(content AS BLOB))), 0) FROM model_part WHERE text = ?1",
-            "SELECT count(*), coalesce(sum(octet_length(content)), 0)::bigint FROM model_part WHERE text = ?1",
-        );
-        let found: (i64, i64) = tx.one(sizes, vals![v.text.id]).map_err(fail)?;
-        if found != (v.text.parts, v.text.bytes) {
-            let why = format!("the text of version {} of the model is not complete; fit it again", v.version);
-            return Err(StateError::Invalid(why));
+        let parts: i64 = tx.one("SELECT count(*) FROM model_part WHERE text = ?1", vals![v.text.id]).map_err(fail)?;
+        if parts != v.text.parts {
+            return Err(not_complete(v));
         }
     }
     tx.execute("DELETE FROM model", &[]).map_err(fail)?;
@@ -259,11 +294,7 @@ fn replace_versions(tx: &Sql<'_>, path: &Path, now: &KeptModels, next: &[KeptMod
         [version, id, parts, bytes, t.digest.into(), v.lesson.into(), v.about.clone().into()]
     };
     let rows: Vec<Val<'_>> = next.iter().flat_map(row).collect();
-    tx.insert_rows("model (version, text, parts, bytes, digest, lesson, about)", 7, &rows).map_err(fail)?;
-    for gone in now.versions.iter().filter(|n| !next.iter().any(|v| v.text.id == n.text.id)) {
-        tx.execute("DELETE FROM model_part WHERE text = ?1", vals![gone.text.id]).map_err(fail)?;
-    }
-    Ok(())
+    tx.insert_rows("model (version, text, parts, bytes, digest, lesson, about)", 7, &rows).map_err(fail)
 }
 
 /// Writes the learned readings and removes those that no text needs. Returns the number of the newest.

@@ -74,6 +74,8 @@ pub struct Snapshot {
     pub version: u64,
     /// Rises with every change of the suspects.
     pub suspects_version: u64,
+    /// Number of the newest entry of the log.
+    pub event: i64,
 }
 
 impl Snapshot {
@@ -112,6 +114,32 @@ impl State {
     pub(super) fn read_one<T>(&self, work: impl Fn(&Sql<'_>) -> Result<T, SqlError>) -> Result<T, StateError> {
         self.db.read_one(|e| StateError::of("read", &self.path, &e), work)
     }
+}
+
+/// What tells whether a snapshot is up to date, and whether it is complete.
+pub(super) struct Head {
+    pub fingerprint: String,
+    pub version: u64,
+    pub suspects_version: u64,
+    /// Number of the newest entry of the log.
+    pub event: i64,
+    /// Number of jobs.
+    pub jobs: usize,
+    /// Number of held GPUs.
+    pub held: usize,
+    /// Number of drained GPUs.
+    pub drained: usize,
+}
+
+/// Reads the head by one statement. The counts read an index each.
+pub(super) fn head(sql: &Sql<'_>) -> Result<Head, SqlError> {
+    let (fingerprint, version, suspects_version, event, jobs, held, drained) = sql.one(
+        "SELECT (SELECT value FROM meta WHERE key = 'cluster_fingerprint'), everything, suspects, \
+         (SELECT coalesce(max(id), 0) FROM event), (SELECT count(*) FROM job), (SELECT count(*) FROM held), \
+         (SELECT count(*) FROM drained) FROM version",
+        &[],
+    )?;
+    Ok(Head { fingerprint, version, suspects_version, event, jobs, held, drained })
 }
 
 /// The version of the whole state, and that of the suspects.
@@ -178,21 +206,44 @@ pub(super) fn snapshot(sql: &Sql<'_>, cluster: &Cluster, path: &Path) -> Result<
         return Err(damaged(format!("GPUs are held by job `{id}`, which is not listed")));
     }
 
-    let mut drained = Vec::new();
-    sql.each("SELECT host, gpu, since_unix_s, reason FROM drained", &[], fail, |row| {
-        let (host, gpu, since_unix_s, reason): (String, i64, f64, String) = FromRow::of(row).map_err(fail)?;
-        drained.push(Drained { gpu: gpu_of(&host, gpu)?, since_unix_s, reason });
-        Ok(())
-    })?;
-    drained.sort_by_key(|d| d.gpu);
-
+    let drained = drained(sql, cluster, &index, path)?;
     let suspects = suspects(sql, &index, path)?;
-    let (version, suspects_version) = versions(sql).map_err(fail)?;
-    let mut snapshot = Snapshot { jobs, drained, suspects, free: Allocation::default(), version, suspects_version };
+    Ok(finished(cluster, jobs, drained, suspects, &head(sql).map_err(fail)?))
+}
+
+/// A snapshot from its parts.
+pub(super) fn finished(
+    cluster: &Cluster,
+    jobs: Vec<JobHeld>,
+    drained: Vec<Drained>,
+    suspects: Vec<Suspect>,
+    head: &Head,
+) -> Snapshot {
+    let &Head { version, suspects_version, event, .. } = head;
+    let free = Allocation::default();
+    let mut snapshot = Snapshot { jobs, drained, suspects, free, version, suspects_version, event };
     let (held, out) = (snapshot.held(), snapshot.drained_gpus());
     let usable = cluster.usable();
     snapshot.free = Allocation::new(usable.parts().iter().map(|&(h, m)| (h, m.minus(held.mask(h)).minus(out.mask(h)))));
-    Ok(snapshot)
+    snapshot
+}
+
+/// The drained GPUs, by host and index.
+pub(super) fn drained(
+    sql: &Sql<'_>,
+    cluster: &Cluster,
+    index: &HashMap<&str, HostId>,
+    path: &Path,
+) -> Result<Vec<Drained>, StateError> {
+    let fail = |e: SqlError| StateError::of("read", path, &e);
+    let mut drained = Vec::new();
+    sql.each("SELECT host, gpu, since_unix_s, reason FROM drained", &[], fail, |row| {
+        let (host, gpu, since_unix_s, reason): (String, i64, f64, String) = FromRow::of(row).map_err(fail)?;
+        drained.push(Drained { gpu: gpu_of(cluster, index, path, &host, gpu)?, since_unix_s, reason });
+        Ok(())
+    })?;
+    drained.sort_by_key(|d| d.gpu);
+    Ok(drained)
 }
 
 /// The suspects, by defect, most probable first.

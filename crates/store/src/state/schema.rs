@@ -8,7 +8,7 @@ use rusqlite_migration::{HookError, M, Migrations};
 pub const APPLICATION_ID: i64 = 0x6c6b_7374;
 
 /// The schema version that this build writes.
-pub const VERSION: i64 = 4;
+pub const VERSION: i64 = 5;
 
 /// Rows of `held` must not overlap; the other columns are for status reports and decisions.
 pub const V1: &str = "
@@ -115,9 +115,28 @@ CREATE TABLE model_lesson (
 ) STRICT;
 ";
 
+/// Slow work of servers, and who had a job's GPUs last.
+const V5: &str = "
+CREATE TABLE task (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    what TEXT NOT NULL,
+    who TEXT NOT NULL,
+    state TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    cancel INTEGER NOT NULL,
+    beat INTEGER NOT NULL,
+    lost INTEGER NOT NULL,
+    outcome TEXT
+) STRICT;
+CREATE INDEX event_of_job ON event (subject, id) WHERE what IN ('allocate', 'release', 'expire');
+";
+
 /// The tables in PostgreSQL, which orders texts by their bytes as SQLite does.
-pub static POSTGRES: Tables =
-    Tables { schema: "linkwise_state", part: 1, sql: &[&[POSTGRES_V1, crate::once::POSTGRES_TABLE], &[POSTGRES_V2]] };
+pub static POSTGRES: Tables = Tables {
+    schema: "linkwise_state",
+    part: 1,
+    sql: &[&[POSTGRES_V1, crate::once::POSTGRES_TABLE], &[POSTGRES_V2], &[POSTGRES_V3]],
+};
 
 /// As the fourth version of the file.
 const POSTGRES_V2: &str = "
@@ -154,6 +173,22 @@ CREATE TABLE model_lesson (
     size_bytes BIGINT NOT NULL,
     busbw_gb_per_s DOUBLE PRECISION NOT NULL
 );
+";
+
+/// As the fifth version of the file.
+const POSTGRES_V3: &str = "
+CREATE TABLE task (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    what TEXT NOT NULL,
+    who TEXT NOT NULL,
+    state TEXT NOT NULL,
+    step BIGINT NOT NULL,
+    cancel BIGINT NOT NULL,
+    beat BIGINT NOT NULL,
+    lost BIGINT NOT NULL,
+    outcome TEXT
+);
+CREATE INDEX event_of_job ON event (subject, id) WHERE what IN ('allocate', 'release', 'expire');
 ";
 
 const POSTGRES_V1: &str = "
@@ -227,6 +262,7 @@ pub fn migrations(meta: Vec<(&'static str, String)>) -> Migrations<'static> {
         M::up_with_hook(V2, |tx: &rusqlite::Transaction<'_>| Ok(tx.execute_batch(crate::once::TABLE)?)),
         M::up(V3),
         M::up(V4),
+        M::up(V5),
     ])
 }
 

@@ -104,6 +104,11 @@ impl State {
         self.read_one(|tx| tx.first(&format!("{COLUMNS} WHERE hash = ?1"), vals![hash]))
     }
 
+    /// True if a token has this name, also a revoked one.
+    pub fn has_token_named(&self, name: &str) -> Result<bool, StateError> {
+        self.read_one(|tx| tx.one("SELECT EXISTS (SELECT 1 FROM token WHERE name = ?1)", vals![name]))
+    }
+
     /// True if a token was ever made: from then on a server asks for one.
     pub fn has_tokens(&self) -> Result<bool, StateError> {
         self.read_one(|tx| tx.one("SELECT EXISTS (SELECT 1 FROM token)", &[]))

@@ -2,6 +2,8 @@
 
 #[allow(dead_code)] // the tests of several servers use the rest
 pub mod postgres;
+#[allow(dead_code)] // the tests of faults use it
+pub mod relay;
 
 use std::cell::RefCell;
 use std::collections::HashMap;

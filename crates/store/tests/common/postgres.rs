@@ -180,6 +180,13 @@ impl Server {
         self.wait();
     }
 
+    /// Stops every process of the server until the value is dropped.
+    pub fn stop_for_a_while(&self) -> Stopped {
+        let stopped = Stopped(self.processes());
+        signal("-STOP", &stopped.0);
+        stopped
+    }
+
     /// Kills every process of the server, and waits until it runs again.
     pub fn kill_all(&self) {
         kill(&self.processes());
@@ -196,9 +203,22 @@ impl Drop for Server {
     }
 }
 
+/// Processes that are stopped.
+pub struct Stopped(Vec<String>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal("-CONT", &self.0);
+    }
+}
+
 fn kill(pids: &[String]) {
+    signal("-9", pids);
+}
+
+fn signal(name: &str, pids: &[String]) {
     // A process may have ended meanwhile.
-    let _ = Command::new("kill").arg("-9").args(pids).stderr(Stdio::null()).status();
+    let _ = Command::new("kill").arg(name).args(pids).stderr(Stdio::null()).status();
 }
 
 /// Gives the files that were put into a folder to the user of the server, who alone may read them.
