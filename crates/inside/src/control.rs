@@ -197,7 +197,7 @@ impl Control {
         self.rank_at(rank, 0).store(stage, Ordering::Release);
     }
 
-    /// The rank needs no one any more: its end is no failure.
+    /// The rank has finished: its end is no failure.
     pub fn leave(&self, rank: usize) {
         self.rank_at(rank, 0).store(LEFT, Ordering::Release);
     }

@@ -17,6 +17,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -41,6 +42,8 @@ typedef struct { char bytes[128]; } unique_id;
 static struct meeting { unique_id id; int ready, arrived, generation; } *meeting;
 static int rank, ranks;
 static void *nccl, *comm, *stream;
+enum { IN_PROGRESS = 7, WATCH_US = 100000 }; // ncclInProgress; interval of the watchdog
+static int is_over;
 
 static void *must(const char *name) {
   void *f = dlsym(nccl, name);
@@ -325,6 +328,22 @@ static int run_call(const struct call *c, int call, const char *plan) {
   return CUDA(cudaFree, b.from) || CUDA(cudaFree, b.to);
 }
 
+// A program's watchdog: a communicator that has failed, for example because a peer is gone, ends the process. Its kernels would wait for ever.
+static void *watch_errors(void *unused) {
+  (void)unused;
+  int (*ask)(void *, int *) = (int (*)(void *, int *))must("ncclCommGetAsyncError"), result = 0;
+  const char *(*last)(void *) = (const char *(*)(void *))dlsym(nccl, "ncclGetLastError");
+  while (!__atomic_load_n(&is_over, __ATOMIC_ACQUIRE)) {
+    if (!ask(comm, &result) && result && result != IN_PROGRESS) {
+      printf("@linkwise error the communicator has failed with %d: %s\n", result, last ? last(NULL) : "");
+      fflush(stdout);
+      _exit(EXIT_NCCL);
+    }
+    usleep(WATCH_US);
+  }
+  return NULL;
+}
+
 static int share_id(const char *path) {
   int fd = open(path, O_RDWR | O_CREAT, 0600);
   if (fd < 0 || ftruncate(fd, sizeof *meeting)) return 1;
@@ -365,6 +384,8 @@ int main(int argc, char **argv) {
   if (check(((int (*)(void **, int, unique_id, int))must("ncclCommInitRank"))(&comm, ranks, meeting->id, rank), "ncclCommInitRank")) return EXIT_NCCL;
   printf("@linkwise initialised %.3f\n", now() - begin);
   if (CUDA(cudaStreamCreateWithFlags, &stream, 1u)) return EXIT_NO_EMULATION;
+  pthread_t watchdog;
+  if (pthread_create(&watchdog, NULL, watch_errors, NULL)) return EXIT_NCCL;
   FILE *plan = fopen(argv[7], "r");
   char line[1024];
   struct call c;
@@ -378,6 +399,8 @@ int main(int argc, char **argv) {
     }
   }
   if (plan) fclose(plan);
+  __atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
+  pthread_join(watchdog, NULL);
   // Without kernels NCCL's proxies wait for ever, and so would the end of the communicator.
   const char *play = getenv("LINKWISE_EMU_PLAY");
   if (!bad && !(play && !strcmp(play, "nothing"))) bad = NCCL(ncclCommFinalize, comm) || NCCL(ncclCommDestroy, comm);

@@ -11,6 +11,7 @@ use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use topology::nccl::Version;
 
 /// Releases on which the player has been tested. All five wheels carry debug information.
@@ -154,7 +155,10 @@ impl Layout {
             return Ok(Layout { path });
         }
         let text = read(&library.path, library.version)?;
-        let temporary = folder.join(format!("{FORMAT}.{}", std::process::id()));
+        // A name of its own: other threads of this process may read the same library.
+        static TEXTS: AtomicU64 = AtomicU64::new(0);
+        let number = TEXTS.fetch_add(1, Ordering::Relaxed);
+        let temporary = folder.join(format!("{FORMAT}.{}.{number}", std::process::id()));
         fs::write(&temporary, text)
             .and_then(|()| fs::rename(&temporary, &path))
             .map_err(BenchError::io(format!("cannot write to {}", folder.display())))?;

@@ -24,7 +24,7 @@ pub mod topology_file;
 
 pub use emulate::{EmulateSpec, Emulated};
 pub use error::BenchError;
-pub use library::Library;
+pub use library::{Library, default_cache};
 pub use report::{
     BenchReport, BenchSeconds, ChannelCounts, Connection, KernelLaunch, NodeReport, ReportedCall, TreePlace,
 };

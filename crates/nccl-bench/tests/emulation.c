@@ -161,7 +161,7 @@ static void capture(void) {
   RULE(CUDA(cudaStreamEndCapture, a, &graph) == CAPTURE_UNJOINED && !graph);
   RULE(CUDA(cudaStreamWaitEvent, b, event, 0) == OK && CUDA(cudaStreamIsCapturing, b, &state) == OK && state == 0);
   RULE(launch(b) == OK && linkwise_emu_launches(0, NULL, NULL) == before + 6);
-  // A stream that has joined may be destroyed before the capture ends: its memory then belongs to whoever allocates next.
+  // A stream that has joined may be destroyed before the capture ends: the next allocation may then get its memory.
   void *scratch;
   unsigned char *next[16], same[128];
   memset(same, 0x5a, sizeof same);

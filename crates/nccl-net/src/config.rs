@@ -3,12 +3,15 @@
 
 use net::endpoint::THREADS_MAX;
 use net::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RAILS_MAX};
-use net::plan::{Source, Table};
+use net::plan::{Source, Table, routes};
 use plugin_base::settings::edits;
 use plugin_base::{ConfigError, Keys, Sources};
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::Path;
 
+/// Hosts of a plan that can have an address.
+pub const HOSTS_MAX: usize = 1024;
 /// Longest token, bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;
 
@@ -53,7 +56,8 @@ pub struct Config {
     pub share: bool,
     /// `LINKWISE_NET_RELAY=1`: hosts without a switch lend each other their links. Needs a token.
     pub relay: bool,
-    /// `LINKWISE_NET_PLAN`: `off`, or a file of fixed shares of the rails.
+    /// `LINKWISE_NET_PLAN`: `off`, or a file of fixed shares of the rails, or one that `linkwise route plan` wrote. The hosts of the latter have their
+    /// addresses from `LINKWISE_NET_HOSTS`.
     pub plan: Source,
     /// `LINKWISE_NET_TEST_GPU_IS_HOST=1`, for benches without GPUs: memory that NCCL calls GPU memory is host memory.
     pub gpu_is_host: bool,
@@ -87,6 +91,7 @@ const KEYS: Keys = Keys {
         "net_share",
         "net_relay",
         "net_plan",
+        "net_hosts",
         "net_transport",
         "net_ibverbs",
     ],
@@ -98,6 +103,20 @@ const KEYS: Keys = Keys {
 pub const WRAP: &str = "LINKWISE_NET_WRAP";
 /// Set by `linkwise run`: a random token, if the user sets none.
 const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
+
+/// `NAME=ADDRESS,...`, each name once.
+fn hosts(text: &str) -> Option<Vec<(String, IpAddr)>> {
+    let mut all: Vec<(String, IpAddr)> = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let (name, ip) = part.split_once('=')?;
+        let name = name.trim().to_owned();
+        if name.is_empty() || all.iter().any(|(n, _)| *n == name) {
+            return None;
+        }
+        all.push((name, ip.trim().parse().ok()?));
+    }
+    (1..=HOSTS_MAX).contains(&all.len()).then_some(all)
+}
 
 /// A line for every variable `LINKWISE_NET...` that is none, with the nearest one that is: it is probably misspelt.
 pub fn misspelt(names: impl Iterator<Item = OsString>) -> Vec<String> {
@@ -132,12 +151,18 @@ impl Config {
             v.parse().ok().filter(is_one)
         };
         let threads = |v: &str| v.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
+        let hosts = from.parsed_as("net_hosts", &format!("a list of 1 to {HOSTS_MAX} NAME=ADDRESS"), hosts)?;
         let plan = match from.get("net_plan") {
             None => ours.plan,
             Some((off, _)) if off == "off" => Source::Alone,
             Some((path, place)) => {
                 let wrong = |what: String| ConfigError::new(&place, format!("{path}: {what}"));
-                Source::Fixed(Table::parse(&read(Path::new(&path)).map_err(wrong)?).map_err(wrong)?)
+                let text = read(Path::new(&path)).map_err(wrong)?;
+                let table = match routes::is_one(&text) {
+                    true => routes::table(&text, hosts.as_deref().unwrap_or_default()),
+                    false => Table::parse(&text),
+                };
+                Source::Fixed(table.map_err(wrong)?)
             }
         };
         let config = Config {
@@ -206,6 +231,19 @@ mod tests {
         let c = Config::load(env, |_| Ok("* * home 1\n".into())).unwrap();
         assert_eq!(c.plan, Source::Fixed(Table::parse("* * home 1").unwrap()));
         assert_eq!(load(&[("LINKWISE_NET_PLAN", "off")], "").unwrap().plan, Source::Alone);
+        let routes = r#"{"links":[{"from":"n0:0","to":"rail1"},{"from":"rail1","to":"n1:0"}],"flows":[{"hops":[0,1],"bytes":7}]}"#;
+        let with = |hosts: &str| {
+            let vars = [("LINKWISE_NET_PLAN", "/p"), ("LINKWISE_NET_HOSTS", hosts)];
+            Config::load(
+                |k| vars.iter().find(|(n, _)| *n == k).map(|(_, v)| v.to_string()).filter(|v| !v.is_empty()),
+                |_| Ok(routes.into()),
+            )
+        };
+        let Source::Fixed(table) = with("n0=10.0.0.1, n1=10.0.0.2").unwrap().plan else { panic!("no table") };
+        let share = |rail| table.share(&["10.0.0.1".parse().unwrap()], &["10.0.0.2".parse().unwrap()], rail, false);
+        assert!(share(0) == 0 && share(1) > 0);
+        let e = with("").unwrap_err();
+        assert!(e.place == "LINKWISE_NET_PLAN" && e.what.contains("add n0=ADDRESS to LINKWISE_NET_HOSTS"), "{e}");
     }
 
     #[test]
@@ -226,6 +264,8 @@ mod tests {
             ("net_threads = 0\n", "/x:1", "not a number of threads"),
             ("net_transport = rdma\n", "/x:1", "`rdma` is none of tcp, verbs"),
             ("net_share = yes\n", "/x:1", "none of 0, 1"),
+            ("net_hosts = n0=10.0.0.1,n0=10.0.0.2\n", "/x:1", "not a list of 1 to 1024 NAME=ADDRESS"),
+            ("net_hosts = n0=host\n", "/x:1", "not a list of 1 to 1024 NAME=ADDRESS"),
             ("net_relay = 1\n", "LINKWISE_NET_RELAY", "set LINKWISE_TOKEN"),
             ("net_plan = /p\n", "/x:1", "/p: line 1: `net_plan = /p` is not SENDER PEER RAIL SHARE"),
         ] {

@@ -70,7 +70,7 @@ impl Buffer {
         let into = if n == 0 {
             &mut []
         } else {
-            // SAFETY: the range lies in the buffer; by the invariant it is mapped, and no one else uses it now.
+            // SAFETY: the range lies in the buffer; by the invariant it is mapped, and no other part uses it now.
             unsafe { std::slice::from_raw_parts_mut(at, n) }
         };
         receive(fd, into, rest)

@@ -224,7 +224,7 @@ impl Connection {
             (*r, *rail) = (new.rdma, new.rail);
         }
         let Some(slot) = self.paths.get_mut(path) else { return };
-        let mut socket = Path::new(new.socket, new.key, sends);
+        let mut socket = Path::new(new.socket, new.key);
         if sends {
             let over = self.down.iter().enumerate().filter(|(_, dial)| **dial > 0);
             over.for_each(|(p, dial)| socket.insist(&Frame::Down { path: p as u8, dial: *dial }));

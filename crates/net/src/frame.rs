@@ -1,10 +1,10 @@
 //! Frames on a path: a header of 32 bytes, then the payload of `Data` and the slots of `Announce`.
 //!
 //! ```text
-//!  byte 0 kind   1 sub   2 path   3 slots   4 index   8 bytes   12 zero   16 sequence   24 total      (little endian)
+//!  byte 0 kind   1 sub   2 path   3 slots   4 index   8 bytes   12 halvings   16 sequence   24 total      (little endian)
 //! ```
 
-use crate::limits::{CHUNK_BYTES_MAX, CHUNKS_MAX, GROUPED_MAX, MESSAGE_BYTES_MAX, PATHS_MAX};
+use crate::limits::{CHUNK_BYTES_MAX, CHUNKS_MAX, GROUPED_MAX, HALVINGS_MAX, MESSAGE_BYTES_MAX, PATHS_MAX};
 use wire::{Malformed, Reader};
 
 /// Bytes of a frame's header.
@@ -23,6 +23,8 @@ pub struct Chunk {
     pub sub: u8,
     /// Position of the chunk in the message.
     pub index: u32,
+    /// How often the size of the message's chunks was halved; see [`chunk_size`].
+    pub halvings: u8,
 }
 
 /// A receive that the peer has announced.
@@ -90,6 +92,7 @@ pub enum Frame {
     Begin {
         sequence: u64,
         sub: u8,
+        halvings: u8,
         total: u64,
     },
     /// The queue pair of this path that came with dial `dial`, and all before, are lost: what was written over them goes again.
@@ -112,7 +115,7 @@ const DOWN: u8 = 9;
 impl Frame {
     /// Appends the frame without the payload.
     pub fn write(&self, to: &mut Vec<u8>) {
-        let none = Chunk { sequence: 0, sub: 0, index: 0 };
+        let none = Chunk { sequence: 0, sub: 0, index: 0, halvings: 0 };
         let (kind, chunk, path, count, bytes, total) = match *self {
             Frame::Data { chunk, bytes, total } => (DATA, chunk, 0, 0, bytes, total),
             Frame::Announce { sequence, slots, again } => {
@@ -123,13 +126,15 @@ impl Frame {
             Frame::Ping { number } => (PING, none, 0, 0, 0, number),
             Frame::Pong { number } => (PONG, none, 0, 0, 0, number),
             Frame::Bye => (BYE, none, 0, 0, 0, 0),
-            Frame::Begin { sequence, sub, total } => (BEGIN, Chunk { sequence, sub, index: 0 }, 0, 0, 0, total),
+            Frame::Begin { sequence, sub, halvings, total } => {
+                (BEGIN, Chunk { sequence, sub, index: 0, halvings }, 0, 0, 0, total)
+            }
             Frame::Down { path, dial } => (DOWN, none, path, 0, 0, u64::from(dial)),
         };
         to.extend_from_slice(&[kind, chunk.sub, path, count]);
         to.extend_from_slice(&chunk.index.to_le_bytes());
         to.extend_from_slice(&bytes.to_le_bytes());
-        to.extend_from_slice(&[0; 4]);
+        to.extend_from_slice(&[chunk.halvings, 0, 0, 0]);
         to.extend_from_slice(&chunk.sequence.to_le_bytes());
         to.extend_from_slice(&total.to_le_bytes());
         if let Frame::Announce { slots, .. } = self {
@@ -149,9 +154,11 @@ impl Frame {
         let Some(head) = bytes.get(..HEADER_BYTES) else { return Ok(None) };
         let mut r = Reader::new(head);
         let (kind, sub, path, count) = (r.u8()?, r.u8()?, r.u8()?, r.u8()?);
-        let (index, payload, _zero, sequence, total) = (r.u32()?, r.u32()?, r.u32()?, r.u64()?, r.u64()?);
-        let chunk = Chunk { sequence, sub, index };
-        if usize::from(sub) >= GROUPED_MAX || usize::from(path) >= PATHS_MAX || u64::from(index) >= CHUNKS_MAX {
+        let (index, payload, halvings, sequence, total) =
+            (r.u32()?, r.u32()?, r.u32()?.to_le_bytes()[0], r.u64()?, r.u64()?);
+        let chunk = Chunk { sequence, sub, index, halvings };
+        let is_far = u64::from(index) >= CHUNKS_MAX || halvings > HALVINGS_MAX;
+        if usize::from(sub) >= GROUPED_MAX || usize::from(path) >= PATHS_MAX || is_far {
             return Err(Malformed("a chunk is out of range"));
         }
         let frame = match kind {
@@ -180,7 +187,7 @@ impl Frame {
             PONG => Frame::Pong { number: total },
             BYE => Frame::Bye,
             BEGIN if total > MESSAGE_BYTES_MAX => return Err(Malformed("a message is too large")),
-            BEGIN => Frame::Begin { sequence, sub, total },
+            BEGIN => Frame::Begin { sequence, sub, halvings, total },
             DOWN => Frame::Down { path, dial: u32::try_from(total).map_err(|_| Malformed("a dial is out of range"))? },
             _ => return Err(Malformed("there is no frame of this kind")),
         };
@@ -193,9 +200,9 @@ fn chunk_bytes_max() -> u32 {
     (MESSAGE_BYTES_MAX / CHUNKS_MAX).max(u64::from(CHUNK_BYTES_MAX)) as u32
 }
 
-/// Size of the chunks of a message: `chunk`, doubled until at most [`CHUNKS_MAX`] are needed. Both sides compute the same.
-pub fn chunk_size(chunk: u32, total: u64) -> u64 {
-    let mut size = u64::from(chunk.max(1));
+/// Size of the chunks of a message: `chunk` after its halvings, doubled until at most [`CHUNKS_MAX`] are needed. Both sides compute the same.
+pub fn chunk_size(chunk: u32, halvings: u8, total: u64) -> u64 {
+    let mut size = u64::from(chunk >> halvings.min(HALVINGS_MAX)).max(1);
     while total.div_ceil(size) > CHUNKS_MAX {
         size *= 2;
     }
@@ -203,8 +210,8 @@ pub fn chunk_size(chunk: u32, total: u64) -> u64 {
 }
 
 /// Number of chunks of a message; an empty message has one, of 0 bytes.
-pub fn chunk_count(chunk: u32, total: u64) -> u32 {
-    total.div_ceil(chunk_size(chunk, total)).max(1) as u32
+pub fn chunk_count(chunk: u32, halvings: u8, total: u64) -> u32 {
+    total.div_ceil(chunk_size(chunk, halvings, total)).max(1) as u32
 }
 
 /// The chunks of a message that have arrived.
@@ -247,8 +254,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn frames() -> impl Strategy<Value = Frame> {
-        let chunk =
-            (any::<u64>(), 0u8..8, 0u32..4096).prop_map(|(sequence, sub, index)| Chunk { sequence, sub, index });
+        let chunk = (any::<u64>(), 0u8..8, 0u32..4096, 0..=HALVINGS_MAX)
+            .prop_map(|(sequence, sub, index, halvings)| Chunk { sequence, sub, index, halvings });
         let slot = (any::<u64>(), any::<i32>()).prop_map(|(room, tag)| Slot { room, tag });
         prop_oneof![
             (chunk.clone(), 0u32..CHUNK_BYTES_MAX, 0..MESSAGE_BYTES_MAX)
@@ -260,11 +267,8 @@ mod tests {
             any::<u64>().prop_map(|number| Frame::Ping { number }),
             any::<u64>().prop_map(|number| Frame::Pong { number }),
             Just(Frame::Bye),
-            (any::<u64>(), 0u8..8, 0..MESSAGE_BYTES_MAX).prop_map(|(sequence, sub, total)| Frame::Begin {
-                sequence,
-                sub,
-                total
-            }),
+            (any::<u64>(), 0u8..8, 0..=HALVINGS_MAX, 0..MESSAGE_BYTES_MAX)
+                .prop_map(|(sequence, sub, halvings, total)| { Frame::Begin { sequence, sub, halvings, total } }),
             (0u8..8, any::<u32>()).prop_map(|(path, dial)| Frame::Down { path, dial }),
         ]
     }
@@ -291,8 +295,12 @@ mod tests {
         }
 
         #[test]
-        fn chunks_cover_a_message_and_are_at_most_4096(chunk in CHUNK_BYTES_MIN_TEST..CHUNK_BYTES_MAX, total in 0..MESSAGE_BYTES_MAX) {
-            let (size, count) = (chunk_size(chunk, total), u64::from(chunk_count(chunk, total)));
+        fn chunks_cover_a_message_and_are_at_most_4096(
+            chunk in CHUNK_BYTES_MIN_TEST..CHUNK_BYTES_MAX,
+            halvings in 0..=HALVINGS_MAX,
+            total in 0..MESSAGE_BYTES_MAX,
+        ) {
+            let (size, count) = (chunk_size(chunk, halvings, total), u64::from(chunk_count(chunk, halvings, total)));
             prop_assert!((1..=CHUNKS_MAX).contains(&count) && size * count >= total);
             prop_assert!(total == 0 || size * (count - 1) < total);
         }

@@ -27,7 +27,7 @@ use verbs::Address;
 use wire::auth::{self, NONCE_BYTES, Nonce, PROOF_BYTES, Role, Seal, TAG_BYTES};
 use wire::{Malformed, Reader, Writer};
 
-const MAGIC: &[u8; 8] = b"lnkwnet2";
+const MAGIC: &[u8; 8] = b"lnkwnet3";
 pub const CALL_BYTES: usize = 8 + 8 + NONCE_BYTES;
 pub const ANSWER_BYTES: usize = 8 + NONCE_BYTES + PROOF_BYTES;
 const PAIR_BYTES: usize = 32;

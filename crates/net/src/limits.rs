@@ -16,6 +16,11 @@ pub const CHUNKS_MAX: u64 = 4096;
 pub const CHUNK_BYTES_MIN: u32 = 4 << 10;
 /// See [`CHUNK_BYTES_MIN`].
 pub const CHUNK_BYTES_MAX: u32 = 4 << 20;
+/// Number of times that the chunks of a message may be halved, on slow rails.
+pub const HALVINGS_MAX: u8 = 4;
+/// Chunks are halved until the fastest rail of the connection moves one in this time, microseconds: where many hosts exchange bytes at once, few large
+/// chunks on their way meet at one receiver while another one idles.
+pub const CHUNK_US: u64 = 1_000;
 /// Default size of a chunk, bytes.
 pub const CHUNK_BYTES_DEFAULT: u32 = 64 << 10;
 /// Largest message, bytes: NCCL's own limit on one transfer of a plugin.
@@ -26,8 +31,19 @@ pub const WINDOW_CHUNKS: u64 = 4;
 pub const WINDOW_US: u64 = 2_000;
 /// Largest window of a path, bytes.
 pub const WINDOW_BYTES_MAX: u64 = 8 << 20;
-/// Unacknowledged work of a host on one rail, microseconds at the measured rate. More only adds delay.
+/// Unacknowledged work of a host on one rail, microseconds at the measured rate, at least [`RAIL_WORK_CHUNKS`]. More only adds delay.
 pub const RAIL_WORK_US_MAX: u64 = 50_000;
+/// The same on a rail that hardly moves. Between this and [`RAIL_WORK_US_MAX`] it grows with the rate up to [`RAIL_FAST`]: on slow rails few bytes make a
+/// long queue, on fast ones the answers of busy processes may take milliseconds.
+pub const RAIL_WORK_US_MIN: u64 = 5_000;
+/// See [`RAIL_WORK_US_MIN`], bytes per second.
+pub const RAIL_FAST: u64 = 250_000_000;
+/// See [`RAIL_WORK_US_MAX`].
+pub const RAIL_WORK_CHUNKS: u64 = 2;
+/// Chunks that a connection may hold on a path however much work its rail has.
+pub const HELD_CHUNKS_MIN: u64 = 2;
+/// Chunks that a path which is full must move before it can take another one, as the choice of a path estimates.
+pub const FULL_CHUNKS: u64 = 2;
 /// A path without progress for this time, while another path moves, is taken out; microseconds.
 pub const DEAD_US: u64 = 300_000;
 /// A path of a rail that still moves other connections' bytes is taken out after this time; microseconds.

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 
 /// Limit on control frames that wait for room. A path that is this far behind gets no more of them: they go over other paths, and are repeated.
 const CONTROL_BACKLOG_MAX: usize = 64 << 10;
-/// Bytes read at once by a sender, whose peer sends small frames only.
+/// Bytes read at once where no payload is expected: small messages come with their header, in one call.
 const AHEAD_BYTES: usize = 4096;
 /// Reads per event: other paths get their turn.
 const READS_MAX: usize = 32;
@@ -69,14 +69,19 @@ pub(crate) struct Path {
     data: Option<Data>,
     ahead: Vec<u8>,
     ahead_at: usize,
-    /// Bytes to read ahead: a receiver reads one header, so that payloads go straight into place.
-    ahead_max: usize,
     body: Option<Body>,
 }
 
+/// The result of one call that reads.
+#[derive(Debug, Clone, Copy)]
+struct Got {
+    bytes: usize,
+    /// Fewer bytes than were asked for: nothing is left in the socket now.
+    short: bool,
+}
+
 impl Path {
-    pub fn new(socket: Socket, key: u64, sends: bool) -> Self {
-        let ahead_max = if sends { AHEAD_BYTES } else { HEADER_BYTES };
+    pub fn new(socket: Socket, key: u64) -> Self {
         Path {
             socket,
             key,
@@ -85,9 +90,8 @@ impl Path {
             control: Vec::new(),
             control_at: 0,
             data: None,
-            ahead: Vec::with_capacity(ahead_max),
+            ahead: Vec::new(),
             ahead_at: 0,
-            ahead_max,
             body: None,
         }
     }
@@ -185,49 +189,52 @@ impl Path {
                 Some(body) => self.read_body(body, to),
                 None => self.read_ahead(),
             };
-            match got {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(_) => {}
+            let got = match got {
+                Ok(Got { bytes: 0, .. }) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(got) => got,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e),
-            }
+            };
             self.take_frames(to)?;
+            if got.short {
+                return Ok(());
+            }
         }
         Ok(())
     }
 
-    fn read_ahead(&mut self) -> io::Result<usize> {
+    fn read_ahead(&mut self) -> io::Result<Got> {
         self.ahead.drain(..std::mem::take(&mut self.ahead_at));
         let before = self.ahead.len();
-        self.ahead.resize(self.ahead_max.max(before), 0);
+        self.ahead.resize(before + AHEAD_BYTES, 0);
         let got = buffer::receive(&self.socket, self.ahead.get_mut(before..).unwrap_or_default(), &mut []);
         self.ahead.truncate(before + *got.as_ref().unwrap_or(&0));
-        got
+        got.map(|bytes| Got { bytes, short: bytes < AHEAD_BYTES })
     }
 
-    /// Reads payload into place, and the next header.
-    fn read_body(&mut self, mut body: Body, to: &mut impl Reader) -> io::Result<usize> {
+    /// Reads payload into place, and the next header: the payload behind it goes straight into place, too.
+    fn read_body(&mut self, mut body: Body, to: &mut impl Reader) -> io::Result<Got> {
         self.ahead.clear();
         self.ahead_at = 0;
         let left = (body.bytes - body.at) as usize;
-        let got = match to.place(body.chunk, body.bytes, body.total)? {
+        let (got, asked) = match to.place(body.chunk, body.bytes, body.total)? {
             Some((buffer, offset)) => {
-                self.ahead.resize(self.ahead_max, 0);
+                self.ahead.resize(HEADER_BYTES, 0);
                 let got = buffer.receive(&self.socket, offset + u64::from(body.at), left, &mut self.ahead);
-                let n = got.as_ref().map_or(0, |n| n.saturating_sub(left));
-                self.ahead.truncate(n);
-                got
+                self.ahead.truncate(got.as_ref().map_or(0, |n| n.saturating_sub(left)));
+                (got?, left + HEADER_BYTES)
             }
             None => {
                 let mut scratch = [0; SCRATCH_BYTES];
-                buffer::receive(&self.socket, scratch.get_mut(..left.min(SCRATCH_BYTES)).unwrap_or_default(), &mut [])
+                let asked = left.min(SCRATCH_BYTES);
+                (buffer::receive(&self.socket, scratch.get_mut(..asked).unwrap_or_default(), &mut [])?, asked)
             }
-        }?;
+        };
         body.at += got.min(left) as u32;
         self.body = Some(body);
         self.end_body(to)?;
-        Ok(got)
+        Ok(Got { bytes: got, short: got < asked })
     }
 
     fn end_body(&mut self, to: &mut impl Reader) -> io::Result<()> {
@@ -243,12 +250,7 @@ impl Path {
         while self.body.is_none() {
             let rest = self.ahead.get(self.ahead_at..).unwrap_or_default();
             let read = Frame::read(rest).map_err(|e| io::Error::new(ErrorKind::InvalidData, e))?;
-            let Some((frame, n)) = read else {
-                if rest.len() >= self.ahead_max && self.ahead_at == 0 {
-                    self.ahead_max = crate::frame::CONTROL_BYTES_MAX.max(self.ahead_max);
-                }
-                return Ok(());
-            };
+            let Some((frame, n)) = read else { return Ok(()) };
             self.ahead_at += n;
             match frame {
                 Frame::Data { chunk, bytes, total } => {

@@ -5,7 +5,10 @@
 //! the one whose busiest link has the least to do. The split begins with the shortest ways and moves parts of a pair's bytes to the way with the lowest
 //! price. The price of a link is its share of the sum of all loads to the power of p; p grows, so that in the end the busiest links alone have a price.
 //!
-//! A [`Table`] fixes the shares instead.
+//! A [`Table`] fixes the shares instead; [`routes`] makes one from a plan of `linkwise route plan`.
+
+mod json;
+pub mod routes;
 
 use crate::limits::{RAILS_MAX, RELAYS_MAX};
 use std::net::IpAddr;

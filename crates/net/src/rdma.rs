@@ -152,7 +152,8 @@ impl Rdma {
         let message = (chunk.sequence, chunk.sub);
         if !is_whole && self.begun != Some(message) {
             let mut bytes = Vec::new();
-            Frame::Begin { sequence: chunk.sequence, sub: chunk.sub, total }.write(&mut bytes);
+            let Chunk { sequence, sub, halvings, .. } = chunk;
+            Frame::Begin { sequence, sub, halvings, total }.write(&mut bytes);
             if !self.pair.send(&bytes)? {
                 return Err(ErrorKind::WouldBlock.into());
             }
@@ -214,7 +215,7 @@ mod tests {
 
         #[test]
         fn a_written_chunk_is_named_by_its_word(sequence: u64, sub in 0u8..8, index in 0u32..4096, whole: bool) {
-            let word = immediate(Chunk { sequence, sub, index }, whole);
+            let word = immediate(Chunk { sequence, sub, index, halvings: 0 }, whole);
             prop_assert_eq!(read_immediate(word), (sequence as u16, sub, index, whole));
         }
     }

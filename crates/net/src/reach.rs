@@ -6,7 +6,7 @@
 
 use crate::handle::RailAddress;
 use crate::limits::{PATHS_MAX, RAILS_MAX, RECORDS_MAX, RELAYS_MAX};
-use crate::plan::{HOSTS_MAX, Pair};
+use crate::plan::{HOSTS_MAX, PARTS, Pair, loads};
 use crate::sender::Micros;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -123,9 +123,16 @@ pub struct Network {
 }
 
 impl Network {
-    /// The parts of the bytes of `own` for every other host, by rail. O([`crate::plan::split`]).
+    /// The parts of the bytes of `own` for every other host, by rail; empty where a plan gains less than [`GAIN_MIN`] over the shortest ways: then every
+    /// host chooses alone. O([`crate::plan::split`]).
     pub fn shares(&self, own: u64, rates: &[f64]) -> HashMap<u64, [u32; RAILS_MAX]> {
         let parts = crate::plan::split(rates, &self.pairs);
+        let shortest = |p: &Pair| (0..p.ways.len()).map(|i| if i == 0 { PARTS } else { 0 }).collect();
+        let shortest: Vec<Vec<u32>> = self.pairs.iter().map(shortest).collect();
+        let busiest = |parts: &[Vec<u32>]| loads(rates, &self.pairs, parts).into_iter().fold(0.0, f64::max);
+        if busiest(&shortest) < busiest(&parts) * GAIN_MIN {
+            return HashMap::new();
+        }
         let rows = self.ends.iter().zip(parts).filter(|((from, _, _), _)| *from == own);
         rows.map(|((_, to, rails), parts)| {
             let mut of = [0; RAILS_MAX];
@@ -140,6 +147,8 @@ impl Network {
     }
 }
 
+/// Demands of the last moments differ by chance from those that follow, so a plan for nearly uniform traffic takes detours that only cost.
+const GAIN_MIN: f64 = 1.25;
 /// The smallest part of the busiest pair's bytes that every pair is taken to have: a pair that has sent nothing yet gets shares, too.
 const PAIR_MIN: f64 = 1e-3;
 /// With fewer bytes of all hosts there is nothing to plan, KiB.

@@ -26,8 +26,26 @@ pub enum Place {
 #[derive(Debug)]
 struct Message {
     slot: Slot,
-    /// Size and the chunks that have arrived; `None` before the first chunk.
-    begun: Option<(u64, Bitmap)>,
+    /// `None` before the first chunk.
+    begun: Option<Begun>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    total: u64,
+    halvings: u8,
+    arrived: Bitmap,
+}
+
+impl Begun {
+    fn new(chunk: u32, halvings: u8, total: u64) -> Self {
+        Begun { total, halvings, arrived: Bitmap::new(chunk_count(chunk, halvings, total)) }
+    }
+
+    /// True if a chunk says the same of the message.
+    fn agrees(&self, halvings: u8, total: u64) -> bool {
+        (self.halvings, self.total) == (halvings, total)
+    }
 }
 
 #[derive(Debug)]
@@ -116,7 +134,7 @@ impl Receiver {
                 out.frames.push((path, Frame::Pong { number }));
                 Ok(())
             }
-            Frame::Begin { sequence, sub, total } => self.begin(sequence, sub, total),
+            Frame::Begin { sequence, sub, halvings, total } => self.begin(sequence, sub, halvings, total),
             Frame::Pong { .. } | Frame::Bye | Frame::Down { .. } => Ok(()),
             Frame::Data { .. } | Frame::Announce { .. } | Frame::Ack { .. } => {
                 Err(Malformed("a sender sent a frame of receivers"))
@@ -125,7 +143,7 @@ impl Receiver {
     }
 
     /// The size of a message whose chunks are written by the peer's device.
-    fn begin(&mut self, sequence: u64, sub: u8, total: u64) -> Result<(), Malformed> {
+    fn begin(&mut self, sequence: u64, sub: u8, halvings: u8, total: u64) -> Result<(), Malformed> {
         let Some(i) = sequence.checked_sub(self.base) else { return Ok(()) };
         let group = self.groups.get_mut(i as usize).ok_or(Malformed("a message begins that no receive expects"))?;
         let message = group.messages.get_mut(usize::from(sub)).ok_or(Malformed("a group has no such message"))?;
@@ -133,10 +151,10 @@ impl Receiver {
             return Err(Malformed("a message is larger than its buffer"));
         }
         match &message.begun {
-            Some((t, _)) if *t != total => Err(Malformed("a message changes its size")),
+            Some(b) if !b.agrees(halvings, total) => Err(Malformed("a message changes its size")),
             Some(_) => Ok(()),
             None => {
-                message.begun = Some((total, Bitmap::new(chunk_count(self.chunk, total))));
+                message.begun = Some(Begun::new(self.chunk, halvings, total));
                 Ok(())
             }
         }
@@ -152,13 +170,13 @@ impl Receiver {
             0..0x8000 => self.base + u64::from(ahead),
             _ => self.base.saturating_sub(u64::from(ahead.wrapping_neg())),
         };
-        let chunk = Chunk { sequence, sub, index };
         let begun = || {
             let group = self.groups.get(usize::try_from(sequence.checked_sub(self.base)?).ok()?)?;
-            Some(group.messages.get(usize::from(sub))?.begun.as_ref()?.0)
+            group.messages.get(usize::from(sub))?.begun.as_ref().map(|b| (b.halvings, b.total))
         };
-        let total = whole.or_else(begun).ok_or(Malformed("a chunk is written of a message that has not begun"))?;
-        Ok((chunk, total))
+        let found = whole.map(|total| (0, total)).or_else(begun);
+        let (halvings, total) = found.ok_or(Malformed("a chunk is written of a message that has not begun"))?;
+        Ok((Chunk { sequence, sub, index, halvings }, total))
     }
 
     /// Where the payload of a `Data` frame belongs. To be asked again before every write into a buffer: the chunk may have arrived over another path
@@ -173,14 +191,16 @@ impl Receiver {
         if total > message.slot.room {
             return Err(Malformed("a message is larger than its buffer"));
         }
-        let size = chunk_size(self.chunk, total);
+        let size = chunk_size(self.chunk, chunk.halvings, total);
         let offset = u64::from(chunk.index) * size;
-        if chunk.index >= chunk_count(self.chunk, total) || u64::from(bytes) != (total - offset).min(size) {
+        if chunk.index >= chunk_count(self.chunk, chunk.halvings, total)
+            || u64::from(bytes) != (total - offset).min(size)
+        {
             return Err(Malformed("a chunk has a wrong length"));
         }
         match &message.begun {
-            Some((t, _)) if *t != total => Err(Malformed("a message changes its size")),
-            Some((_, arrived)) if arrived.has(chunk.index) => Ok(Place::Discard),
+            Some(b) if !b.agrees(chunk.halvings, total) => Err(Malformed("a message changes its size")),
+            Some(b) if b.arrived.has(chunk.index) => Ok(Place::Discard),
             _ => Ok(Place::Into { request: group.request, sub: chunk.sub, offset }),
         }
     }
@@ -209,12 +229,12 @@ impl Receiver {
         let i = (chunk.sequence - self.base) as usize;
         let Some(group) = self.groups.get_mut(i) else { return Ok(()) };
         let Some(message) = group.messages.get_mut(usize::from(chunk.sub)) else { return Ok(()) };
-        let (_, arrived) = message.begun.get_or_insert_with(|| (total, Bitmap::new(chunk_count(self.chunk, total))));
-        arrived.set(chunk.index);
+        let begun = message.begun.get_or_insert_with(|| Begun::new(self.chunk, chunk.halvings, total));
+        begun.arrived.set(chunk.index);
         if group.is_complete() {
             let mut sizes = [0; GROUPED_MAX];
             for (to, m) in sizes.iter_mut().zip(&group.messages) {
-                *to = m.begun.as_ref().map_or(0, |b| b.0);
+                *to = m.begun.as_ref().map_or(0, |b| b.total);
             }
             out.done.push((group.request, sizes));
         }
@@ -266,6 +286,6 @@ impl Receiver {
 
 impl Group {
     fn is_complete(&self) -> bool {
-        self.messages.iter().all(|m| m.begun.as_ref().is_some_and(|(_, arrived)| arrived.is_full()))
+        self.messages.iter().all(|m| m.begun.as_ref().is_some_and(|b| b.arrived.is_full()))
     }
 }

@@ -168,7 +168,7 @@ mod tests {
         left.set_nonblocking(true).unwrap();
         let data: Vec<u8> = (0..3_000_000u32).map(|i| (i ^ (i >> 9)) as u8).collect();
         let mut sent = 0;
-        // No one reads on the right: the relay takes its buffer's size, and no more.
+        // The right side does not read: the relay takes its buffer's size, and no more.
         for _ in 0..200 {
             sent += left.write(&data[sent..]).unwrap_or(0);
             relay.pass(0, &rails).unwrap();

@@ -12,12 +12,16 @@
 //! first: (unacknowledged bytes of this host on the path's rail + half a chunk) / rate of the rail. A path over relays adds a chunk and the work that
 //! waits on each of its other links. The home path is preferred by one chunk. A chunk is held by at most one path at a time.
 //!
+//! What a connection may hold on a path falls as its host's other connections fill the rail, so all of them move at once and no receiver idles while others
+//! are flooded. On slow rails chunks are halved for the same reason ([`crate::limits::CHUNK_US`]).
+//!
 //! With shares ([`Sender::set_shares`]) only paths that are not ahead of their share are candidates.
 
 use crate::frame::{Bitmap, Chunk, Frame, Slot, chunk_count, chunk_size};
 use crate::limits::{
-    ANNOUNCED_MAX, DEAD_ON_LIVE_RAIL_US, DEAD_RELAYED_US, DEAD_US, PATHS_MAX, PING_US, RAIL_WORK_US_MAX, SENDS_MAX,
-    WINDOW_BYTES_MAX, WINDOW_CHUNKS, WINDOW_US,
+    ANNOUNCED_MAX, CHUNK_BYTES_MIN, CHUNK_US, DEAD_ON_LIVE_RAIL_US, DEAD_RELAYED_US, DEAD_US, FULL_CHUNKS,
+    HALVINGS_MAX, HELD_CHUNKS_MIN, PATHS_MAX, PING_US, RAIL_FAST, RAIL_WORK_CHUNKS, RAIL_WORK_US_MAX, RAIL_WORK_US_MIN,
+    SENDS_MAX, WINDOW_BYTES_MAX, WINDOW_CHUNKS, WINDOW_US,
 };
 use crate::rails::Rails;
 use std::collections::VecDeque;
@@ -61,6 +65,8 @@ pub struct Order {
 struct Message {
     request: RequestId,
     total: u64,
+    halvings: u8,
+    /// Size of its chunks, bytes.
     chunk: u64,
     count: u32,
     /// The first chunk that no path has carried.
@@ -117,6 +123,8 @@ pub struct Shares {
 #[derive(Debug)]
 pub struct Sender {
     chunk: u32,
+    /// Of the messages that begin from now on.
+    halvings: u8,
     home: usize,
     paths: [Path; PATHS_MAX],
     /// Announced groups from `base` on; `None`: an announcement that has not arrived.
@@ -142,6 +150,7 @@ impl Sender {
     pub fn new(chunk: u32, home: usize) -> Self {
         Sender {
             chunk,
+            halvings: 0,
             home,
             paths: Default::default(),
             groups: VecDeque::new(),
@@ -232,7 +241,7 @@ impl Sender {
                     && slot.tag == tag
                 {
                     let sequence = self.base + g as u64;
-                    *send = Send::Busy(message(self.chunk, request, size.min(slot.room)));
+                    *send = Send::Busy(message(self.chunk, self.halvings, request, size.min(slot.room)));
                     self.unsent.push_back((sequence, s as u8));
                     return true;
                 }
@@ -319,7 +328,7 @@ impl Sender {
             let Send::Free(slot) = send else { continue };
             let Some(i) = self.waiting.iter().position(|w| w.tag == slot.tag) else { continue };
             let Some(w) = self.waiting.remove(i) else { continue };
-            *send = Send::Busy(message(self.chunk, w.request, w.size.min(slot.room)));
+            *send = Send::Busy(message(self.chunk, self.halvings, w.request, w.size.min(slot.room)));
             self.unsent.push_back((self.base + g as u64, s as u8));
         }
     }
@@ -351,7 +360,7 @@ impl Sender {
             Send::Done => return Ok(()),
             Send::Free(_) => return Err(never),
         };
-        if chunk.index >= m.next {
+        if chunk.index >= m.next || chunk.halvings != m.halvings {
             return Err(never);
         }
         if !m.acked.set(chunk.index) {
@@ -418,6 +427,7 @@ impl Sender {
         if self.again.is_empty() && self.unsent.is_empty() {
             return None;
         }
+        self.halvings = self.halvings(rails);
         let path = self.choose(ready, rails)?;
         let (chunk, is_repeated) = match self.again.pop_front() {
             Some(c) => (c, true),
@@ -437,6 +447,16 @@ impl Sender {
         Some(order)
     }
 
+    /// See [`CHUNK_US`].
+    fn halvings(&self, rails: &impl Rails) -> u8 {
+        let rate = self.paths.iter().filter(|p| p.up).map(|p| rails.rate(p.rail)).max().unwrap_or(u64::MAX);
+        let fits = |n: &u8| {
+            let bytes = u128::from(self.chunk >> n);
+            bytes * 1_000_000 <= u128::from(rate) * u128::from(CHUNK_US) || bytes / 2 < u128::from(CHUNK_BYTES_MIN)
+        };
+        (0..HALVINGS_MAX).find(fits).unwrap_or(HALVINGS_MAX)
+    }
+
     fn take_unsent(&mut self) -> Option<Chunk> {
         let &(sequence, sub) = self.unsent.front()?;
         let group = self.groups.get_mut((sequence - self.base) as usize)?.as_mut()?;
@@ -446,12 +466,13 @@ impl Sender {
         if m.next == m.count {
             self.unsent.pop_front();
         }
-        Some(Chunk { sequence, sub, index })
+        Some(Chunk { sequence, sub, index, halvings: m.halvings })
     }
 
     /// The path that would be done first; `None` if that path cannot take a chunk now. A path that would be done later is no better than waiting.
     fn choose(&self, ready: &[bool; PATHS_MAX], rails: &impl Rails) -> Option<usize> {
         let chunk = u128::from(self.chunk);
+        let piece = chunk >> self.halvings;
         let due = self.due();
         let mut best: Option<(u128, usize, bool)> = None;
         let is_candidate = |i: usize, p: &Path| p.up && due.is_none_or(|d| d.get(i) == Some(&true));
@@ -462,13 +483,23 @@ impl Sender {
                 .clamp(chunk * u128::from(WINDOW_CHUNKS), u128::from(WINDOW_BYTES_MAX).max(chunk * 4))
                 * u128::from(p.links);
             let full = u128::from(p.held_bytes) + chunk > window.max(chunk) || p.held.len() >= 4096;
-            let long = backlog > 8 * chunk && backlog * 1_000_000 > rate * u128::from(RAIL_WORK_US_MAX);
+            // What a connection may hold falls as its host's other connections fill the rail (the dynamic threshold of shared buffers): else those
+            // that came first keep the rail, hosts serve their destinations one after the other, and many meet at one while another one idles.
+            let more =
+                u128::from(RAIL_WORK_US_MAX - RAIL_WORK_US_MIN) * rate.min(RAIL_FAST.into()) / u128::from(RAIL_FAST);
+            let work = rate * (u128::from(RAIL_WORK_US_MIN) + more) / 1_000_000;
+            let cap = work.max(u128::from(RAIL_WORK_CHUNKS) * chunk);
+            let held = u128::from(p.held_bytes);
+            let long = held >= u128::from(HELD_CHUNKS_MIN) * piece && held + backlog > cap;
             let open = *ready && !full && !long;
             if due.is_some() && !open {
                 continue;
             }
-            // In nanoseconds; a path that cannot take a chunk must move one first.
-            let bytes = backlog + chunk / 2 + if open { 0 } else { chunk } + chunk * u128::from(p.links - 1);
+            // In nanoseconds; a path that cannot take a chunk must move some first.
+            let bytes = backlog
+                + chunk / 2
+                + if open { 0 } else { u128::from(FULL_CHUNKS) * chunk }
+                + chunk * u128::from(p.links - 1);
             let home = if i == self.home { 0 } else { chunk };
             let time = (bytes + home) * 1_000_000_000 / rate + u128::from(p.price) * 1_000;
             if best.is_none_or(|b| time < b.0) {
@@ -518,9 +549,12 @@ impl Sender {
     }
 }
 
-fn message(chunk: u32, request: RequestId, total: u64) -> Message {
-    let count = chunk_count(chunk, total);
-    Message { request, total, chunk: chunk_size(chunk, total), count, next: 0, acked: Bitmap::new(count) }
+fn message(chunk: u32, halvings: u8, request: RequestId, total: u64) -> Message {
+    // A single chunk has one size, whatever the halvings: a device that writes it does not tell them.
+    let halvings = if chunk_count(chunk, halvings, total) == 1 { 0 } else { halvings };
+    let count = chunk_count(chunk, halvings, total);
+    let chunk = chunk_size(chunk, halvings, total);
+    Message { request, total, halvings, chunk, count, next: 0, acked: Bitmap::new(count) }
 }
 
 /// At most two paths that are up: `first`, then the others from `turn` on.

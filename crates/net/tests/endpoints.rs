@@ -1,11 +1,10 @@
 //! Two ends over real sockets of the loopback interface: bytes, order of matches, failures.
 
-use net::limits::GROUPED_MAX;
-use net::{Buffer, Endpoint, NetError, Progress, Rail, ReceiveEnd, SendEnd, Settings};
-use std::time::{Duration, Instant};
+mod common;
 
-/// Longer is a hang. A failed connection is reported within 10 s.
-const TIME_MAX: Duration = Duration::from_secs(40);
+use common::{buffer, connect, done, pattern, wait};
+use net::{Buffer, Endpoint, NetError, Progress, Rail, Settings};
+use std::time::{Duration, Instant};
 
 fn settings(rails: usize, token: &str) -> Settings {
     let rail =
@@ -17,48 +16,6 @@ fn settings(rails: usize, token: &str) -> Settings {
     s
 }
 
-fn until<T>(mut f: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(t) = f() {
-            return t;
-        }
-        assert!(begin.elapsed() < TIME_MAX, "it hangs");
-        std::thread::yield_now();
-    }
-}
-
-fn connect(a: &Endpoint, b: &Endpoint, rail: usize) -> (SendEnd, ReceiveEnd) {
-    let (listen, mut handle) = b.listen(rail).unwrap();
-    let (mut send, mut receive) = (None, None);
-    until(|| {
-        send = send.take().or_else(|| a.connect(rail, &mut handle).unwrap());
-        receive = receive.take().or_else(|| listen.accept());
-        (send.is_some() && receive.is_some()).then_some(())
-    });
-    (send.unwrap(), receive.unwrap())
-}
-
-fn pattern(n: usize, seed: usize) -> Vec<u8> {
-    (0..n).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
-}
-
-fn buffer(v: &mut [u8]) -> Buffer {
-    // SAFETY: the tests keep the vectors until the request is done or the connection is closed.
-    #[allow(unsafe_code)]
-    unsafe {
-        Buffer::new(v.as_mut_ptr(), v.len())
-    }
-}
-
-fn done(poll: impl Fn() -> Progress) -> [u64; GROUPED_MAX] {
-    until(|| match poll() {
-        Progress::Pending => None,
-        Progress::Done(sizes) => Some(sizes),
-        Progress::Failed => panic!("failed"),
-    })
-}
-
 #[test]
 fn messages_of_any_size_arrive_over_one_to_four_rails() {
     for rails in [1, 2, 4] {
@@ -66,8 +23,8 @@ fn messages_of_any_size_arrive_over_one_to_four_rails() {
         let (s, r) = connect(&a, &b, rails - 1);
         for (i, n) in [0, 1, 4095, 4096, 4097, 1 << 20, 9_999_999].into_iter().enumerate() {
             let (mut from, mut to) = (pattern(n, i), vec![0; n + 7]);
-            let got = until(|| r.receive(&[(buffer(&mut to), 5)]).unwrap());
-            let sent = until(|| s.send(buffer(&mut from), 5).unwrap());
+            let got = wait(|| r.receive(&[(buffer(&mut to), 5)]).unwrap());
+            let sent = wait(|| s.send(buffer(&mut from), 5).unwrap());
             assert_eq!(done(|| r.request(got).unwrap().poll())[0], n as u64);
             assert_eq!(done(|| s.request(sent).unwrap().poll())[0], n as u64);
             assert!(to[..n] == from[..], "{n} bytes over {rails} rails");
@@ -89,8 +46,8 @@ fn sends_match_receives_by_tag_and_messages_of_a_group_are_done_alone() {
     let mut buffers: Vec<Buffer> = to.iter_mut().map(|v| buffer(v)).collect();
     let last = buffers.pop().unwrap();
     let group: Vec<(Buffer, i32)> = buffers.iter().enumerate().map(|(i, b)| (*b, i as i32)).collect();
-    let first = until(|| r.receive(&group).unwrap());
-    let second = until(|| r.receive(&[(last, 77)]).unwrap());
+    let first = wait(|| r.receive(&group).unwrap());
+    let second = wait(|| r.receive(&[(last, 77)]).unwrap());
     let mut from: Vec<Vec<u8>> = (0..9).map(|i| pattern(40_000 + i, i)).collect();
     // The send for the later receive is done while the first group is still open, and so is each message of it.
     let sent = s.send(buffer(&mut from[8]), 77).unwrap().unwrap();
@@ -130,7 +87,7 @@ fn many_connections_of_one_listener_and_many_messages_at_once() {
     let mut pairs = Vec::new();
     for _ in 0..20 {
         let (mut handle, mut send, mut receive) = (handle, None, None);
-        until(|| {
+        wait(|| {
             send = send.take().or_else(|| a.connect(0, &mut handle).unwrap());
             receive = receive.take().or_else(|| listen.accept());
             (send.is_some() && receive.is_some()).then_some(())
@@ -144,8 +101,8 @@ fn many_connections_of_one_listener_and_many_messages_at_once() {
     for (i, (s, r)) in pairs.iter().enumerate() {
         for k in 0..30 {
             let at = i * 30 + k;
-            let got = until(|| r.receive(&[(buffer(&mut tos[at]), 0)]).unwrap());
-            let sent = until(|| s.send(buffer(&mut froms[at]), 0).unwrap());
+            let got = wait(|| r.receive(&[(buffer(&mut tos[at]), 0)]).unwrap());
+            let sent = wait(|| s.send(buffer(&mut froms[at]), 0).unwrap());
             requests.push((i, got, sent));
         }
     }
@@ -176,7 +133,7 @@ fn a_peer_that_cannot_be_reached_is_an_error_with_the_last_cause() {
         let b = Endpoint::start(settings(1, "x")).unwrap();
         b.listen(0).unwrap().1
     };
-    let e = until(|| a.connect(0, &mut handle).err()).to_string();
+    let e = wait(|| a.connect(0, &mut handle).err()).to_string();
     assert!(e.contains("cannot be reached") && e.contains("rail 0 to 127.0.0.1:") && e.contains("refused"), "{e}");
 }
 
@@ -192,14 +149,14 @@ fn closing_fails_what_is_open_on_the_other_side_and_loses_nothing_that_was_done(
         let open = s.send(buffer(&mut more), 9).unwrap().unwrap();
         drop(r);
         done(|| s.request(sent).unwrap().poll());
-        let failed = until(|| match s.request(open).unwrap().poll() {
+        let failed = wait(|| match s.request(open).unwrap().poll() {
             Progress::Pending => None,
             other => Some(other),
         });
         assert_eq!(failed, Progress::Failed);
         // Further sends are taken and fail, too, until no request is free.
         let later = s.send(buffer(&mut more), 9).unwrap().unwrap();
-        until(|| (s.request(later).unwrap().poll() == Progress::Failed).then_some(()));
+        wait(|| (s.request(later).unwrap().poll() == Progress::Failed).then_some(()));
         assert!((0..300).any(|_| matches!(s.send(buffer(&mut more), 9), Err(NetError::Remote(_)))));
     }
 }
@@ -214,7 +171,7 @@ fn a_peer_that_vanishes_is_an_error_within_the_bound() {
     // The threads of `b` end without a word, as when its process is killed: sockets close, the listener is gone.
     drop(b);
     std::mem::forget(r);
-    let failed = until(|| match s.request(open).unwrap().poll() {
+    let failed = wait(|| match s.request(open).unwrap().poll() {
         Progress::Pending => None,
         other => Some(other),
     });
@@ -227,7 +184,7 @@ fn a_listener_is_used_again_and_each_connection_is_accepted_once() {
     let (listen, handle) = b.listen(0).unwrap();
     for i in 0..200 {
         let (mut handle, mut send, mut receive) = (handle, None, None);
-        until(|| {
+        wait(|| {
             send = send.take().or_else(|| a.connect(0, &mut handle).unwrap());
             receive = receive.take().or_else(|| listen.accept());
             (send.is_some() && receive.is_some()).then_some(())

@@ -1,4 +1,4 @@
-//! A ring of hosts without a switch, simulated: every chunk waits in the queue of each link of its way. The senders are the real ones; the plan is the
+//! Hosts in a ring without a switch, and hosts with rails behind switches, simulated: every chunk waits in the queue of each link of its way. The senders are the real ones; the plan is the
 //! real one, 100 ms late. No clock, no I/O. Times in units of the optimum (`plan::split` with the true demand).
 
 use net::frame::{Chunk, Frame, Slot, Slots};
@@ -8,6 +8,9 @@ use net::plan::{PARTS, Pair, loads, split};
 use net::rails::{Board, Rails, View, private_words};
 use net::reach::{FRESH_US_MAX, Map, Network, Record};
 use net::sender::{Outbox, Sender, Shares};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::AtomicU64;
@@ -29,6 +32,12 @@ fn ways(a: usize, b: usize) -> Vec<(usize, Vec<usize>)> {
     let mut all = vec![(0, up), (1, down)];
     all.sort_by_key(|w| w.1.len());
     all
+}
+
+/// Ways between two hosts with a switch for each rail: out of a rail of one, into the same rail of the other. `home` comes first.
+fn rails(hosts: usize, rails: usize, a: usize, b: usize, home: usize) -> Vec<(usize, Vec<usize>)> {
+    let link = |host: usize, rail: usize, into: usize| (into * hosts + host) * rails + rail;
+    (0..rails).map(|i| (home + i) % rails).map(|r| (r, vec![link(a, r, 0), link(b, r, 1)])).collect()
 }
 
 struct Connection {
@@ -54,25 +63,49 @@ struct World {
     boards: Vec<Board<Vec<AtomicU64>>>,
     free: Vec<f64>,
     events: BinaryHeap<Event>,
+    /// Senders know nothing of the queues behind their own links.
+    switched: bool,
 }
 
 const NONE: [u64; RAILS_MAX] = [0; RAILS_MAX];
 
 impl World {
-    fn new(demand: impl Fn(usize, usize) -> u64) -> Self {
+    fn ring(demand: impl Fn(usize, usize) -> u64) -> Self {
         let pairs = (0..HOSTS).flat_map(|a| (0..HOSTS).map(move |b| (a, b))).filter(|(a, b)| a != b);
-        let connections = pairs
-            .map(|(a, b)| {
-                let (ways, mut sender) = (ways(a, b), Sender::new(CHUNK, 0));
-                for (i, (rail, links)) in ways.iter().enumerate() {
-                    sender.path_up(i, *rail, links.len() as u64, 0);
-                }
-                Connection { from: a, sender, ways, bytes: demand(a, b), posted: 0, done: 0, messages: 0, lately: 0.0 }
-            })
-            .collect();
+        let of = |(a, b)| {
+            let mut sender = Sender::new(CHUNK, 0);
+            let ways = ways(a, b);
+            for (i, (rail, links)) in ways.iter().enumerate() {
+                sender.path_up(i, *rail, links.len() as u64, 0);
+            }
+            Connection { from: a, sender, ways, bytes: demand(a, b), posted: 0, done: 0, messages: 0, lately: 0.0 }
+        };
+        World::of(pairs.map(of).collect(), 2 * HOSTS, false)
+    }
+
+    /// All ranks of all hosts send to those of the others; GPU i has rail i as its home. A path is direct: the switch is no other host's link.
+    fn switched(hosts: usize, ranks: usize, bytes: u64, shuffled: Option<u64>) -> Self {
+        // In NCCL's order: every rank begins with the next one.
+        let all = hosts * ranks;
+        let pairs = (1..all).flat_map(|next| (0..all).map(move |a| (a, (a + next) % all)));
+        let of = |(a, b): (usize, usize)| {
+            let mut sender = Sender::new(CHUNK, 0);
+            let ways = rails(hosts, ranks, a / ranks, b / ranks, a % ranks);
+            ways.iter().enumerate().for_each(|(i, (rail, _))| sender.path_up(i, *rail, 1, 0));
+            Connection { from: a / ranks, sender, ways, bytes, posted: 0, done: 0, messages: 0, lately: 0.0 }
+        };
+        let mut all: Vec<Connection> = pairs.filter(|(a, b)| a / ranks != b / ranks).map(of).collect();
+        if let Some(seed) = shuffled {
+            all.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        }
+        World::of(all, 2 * hosts * ranks, true)
+    }
+
+    fn of(connections: Vec<Connection>, links: usize, switched: bool) -> Self {
+        let hosts = connections.iter().map(|c| c.from + 1).max().unwrap_or(0);
         let nominal = [RATE as u64; RAILS_MAX];
-        let boards = (0..HOSTS).map(|_| Board::join(private_words(), 1, nominal, 0).unwrap()).collect();
-        World { now: 0, order: 0, connections, boards, free: vec![0.0; 2 * HOSTS], events: BinaryHeap::new() }
+        let boards = (0..hosts).map(|_| Board::join(private_words(), 1, nominal, 0).unwrap()).collect();
+        World { now: 0, order: 0, connections, boards, free: vec![0.0; links], events: BinaryHeap::new(), switched }
     }
 
     /// A chunk enters the queue of a link.
@@ -84,9 +117,10 @@ impl World {
         self.events.push(Reverse((until as u64, self.order, c, path, hop, chunk, bytes)));
     }
 
-    fn feed(&mut self) {
+    /// The connection that heard something comes first, as in the I/O threads.
+    fn feed(&mut self, first: usize) {
         for k in 0..self.connections.len() {
-            let i = (k + self.order as usize) % self.connections.len();
+            let i = (k + first) % self.connections.len();
             let c = &mut self.connections[i];
             let view = View { board: &self.boards[c.from], others: &NONE };
             while c.posted < c.bytes && (c.posted - c.done) / MESSAGE < AT_ONCE {
@@ -111,7 +145,7 @@ impl World {
     fn run(&mut self, plans: bool) -> u64 {
         let begin = self.now;
         (0..self.connections.len()).for_each(|i| (self.connections[i].posted, self.connections[i].done) = (0, 0));
-        self.feed();
+        self.feed(0);
         while let Some(Reverse((at, _, c, path, hop, chunk, bytes))) = self.events.pop() {
             let renew = at / PLAN_US > self.now / PLAN_US;
             self.now = at;
@@ -128,7 +162,7 @@ impl World {
             let ack = Frame::Ack { chunk, path: path as u8 };
             connection.sender.on_frame(path, ack, at, &view, &mut out).unwrap();
             connection.done += out.done.iter().map(|d| d.1[0]).sum::<u64>();
-            self.feed();
+            self.feed(c);
         }
         assert!(self.connections.iter().all(|c| c.done == c.bytes));
         self.now - begin
@@ -140,6 +174,9 @@ impl World {
     }
 
     fn renew(&mut self, plans: bool) {
+        if self.switched {
+            return;
+        }
         let parts = split(&[RATE; 2 * HOSTS], &self.pairs(|c| c.lately + 1.0));
         let queues: Vec<u64> = self.free.iter().map(|f| (f - self.now as f64).max(0.0) as u64).collect();
         for (c, parts) in self.connections.iter_mut().zip(parts) {
@@ -159,7 +196,7 @@ impl World {
 /// Median time of the repetitions after the first, in units of the optimum: every sender alone, and with the plan.
 fn times(demand: impl Fn(usize, usize) -> u64 + Copy) -> [f64; 2] {
     [false, true].map(|plans| {
-        let mut w = World::new(demand);
+        let mut w = World::ring(demand);
         let pairs = w.pairs(|c| c.bytes as f64);
         let parts = split(&[RATE; 2 * HOSTS], &pairs);
         let optimum = loads(&[RATE; 2 * HOSTS], &pairs, &parts).into_iter().fold(0.0, f64::max) * 1e6;
@@ -179,7 +216,24 @@ fn with_a_plan_a_ring_is_near_the_optimum_for_uniform_and_skewed_traffic() {
     for [_, planned] in [uniform, pair, base, skewed] {
         assert!(planned < 1.15, "{planned}");
     }
-    assert!(pair[1] < pair[0] && base[1] < base[0], "the plan is of no use");
+    assert!(base[1] < base[0] && skewed[1] < skewed[0], "the plan is of no use");
+}
+
+#[test]
+fn uniform_traffic_between_hosts_with_rails_is_near_the_optimum() {
+    for (hosts, ranks) in [(2, 4), (4, 2), (8, 2)] {
+        // The ranks of a host wake up in any order.
+        for shuffled in [None, Some(1), Some(2), Some(3)] {
+            let each = 4 * MESSAGE;
+            let mut w = World::switched(hosts, ranks, each, shuffled);
+            let optimum = ((hosts - 1) * ranks) as f64 * each as f64 / RATE * 1e6;
+            let mut all: Vec<u64> = (0..REPETITIONS).map(|_| w.run(false)).skip(1).collect();
+            all.sort_unstable();
+            let found = all[all.len() / 2] as f64 / optimum;
+            println!("{hosts} x {ranks}, {shuffled:?}: {found:.2}");
+            assert!(found < 1.08, "{hosts} x {ranks}, {shuffled:?}: {found}");
+        }
+    }
 }
 
 #[test]

@@ -124,13 +124,15 @@ impl World {
             }
         }
         let faults = rng.random_bool(0.8);
+        // The larger ones are halved on slow paths.
+        let chunk = if rng.random_bool(0.5) { CHUNK } else { 16 * CHUNK };
         let mut w = World {
             now: 0,
             order: 0,
             events: BinaryHeap::new(),
             wires,
-            sender: Sender::new(CHUNK, rng.random_range(0..paths)),
-            receiver: Receiver::new(CHUNK),
+            sender: Sender::new(chunk, rng.random_range(0..paths)),
+            receiver: Receiver::new(chunk),
             board: Board::join(private_words(), 1, [0; RAILS_MAX], 0).unwrap(),
             sent: vec![false; messages.len()],
             received: vec![false; groups.len()],
@@ -389,7 +391,7 @@ fn a_peer_that_breaks_the_protocol_is_found_out() {
     r.set_up(0, true);
     let mut out = Outbox::default();
     assert!(r.receive(0, &[Slot { room: 5000, tag: 1 }], 0, &mut out));
-    let chunk = |sequence, sub, index| Chunk { sequence, sub, index };
+    let chunk = |sequence, sub, index| Chunk { sequence, sub, index, halvings: 0 };
     for (c, bytes, total) in [
         (chunk(1, 0, 0), 10, 10),
         (chunk(0, 1, 0), 10, 10),

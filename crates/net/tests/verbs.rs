@@ -3,9 +3,8 @@
 
 mod common;
 
-use common::{Process, buffer, heard, hex, own_test, say, unhex, wait};
-use net::limits::GROUPED_MAX;
-use net::{Buffer, Endpoint, Progress, Rail, ReceiveEnd, SendEnd, Settings, Verbs};
+use common::{Process, buffer, connect, done, heard, hex, own_test, pattern, say, unhex, wait};
+use net::{Buffer, Endpoint, Progress, Rail, Settings, Verbs};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -50,33 +49,10 @@ fn endpoint(rails: usize) -> Endpoint {
     e
 }
 
-fn connect(a: &Endpoint, b: &Endpoint, rail: usize) -> (SendEnd, ReceiveEnd) {
-    let (listen, mut handle) = b.listen(rail).unwrap();
-    let (mut send, mut receive) = (None, None);
-    wait(|| {
-        send = send.take().or_else(|| a.connect(rail, &mut handle).unwrap());
-        receive = receive.take().or_else(|| listen.accept());
-        (send.is_some() && receive.is_some()).then_some(())
-    });
-    (send.unwrap(), receive.unwrap())
-}
-
-fn pattern(n: usize, seed: usize) -> Vec<u8> {
-    (0..n).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
-}
-
 /// A buffer, registered. The registrations last as long as the process.
 fn registered(e: &Endpoint, v: &mut [u8]) -> Buffer {
     let b = buffer(v);
     b.with(e.register(&b))
-}
-
-fn done(poll: impl Fn() -> Progress) -> [u64; GROUPED_MAX] {
-    wait(|| match poll() {
-        Progress::Pending => None,
-        Progress::Done(sizes) => Some(sizes),
-        Progress::Failed => panic!("failed"),
-    })
 }
 
 fn written(e: &Endpoint) -> u64 {

@@ -28,6 +28,7 @@ pub mod plan;
 pub mod planner;
 mod planners;
 pub mod read;
+pub mod request;
 pub mod rules;
 mod sums;
 pub mod traffic;

@@ -88,7 +88,7 @@ impl Nic {
             (!pd.is_null()).then_some(Nic { library, context, pd, port, gid, gid_index, mtu, name })
         });
         if nic.is_none() {
-            // SAFETY: opened above, used by nobody.
+            // SAFETY: opened above, not yet in use.
             unsafe { (library.close_device)(context) };
         }
         nic

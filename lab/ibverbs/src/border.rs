@@ -220,6 +220,17 @@ pub unsafe extern "C" fn ibv_query_gid(context: *mut Context, port: u8, index: c
     0
 }
 
+/// The default partition, in network order: the only one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_pkey(_: *mut Context, port: u8, index: c_int, to: *mut u16) -> c_int {
+    if port != 1 || index != 0 {
+        return -1;
+    }
+    // SAFETY: the address of 16 bits.
+    unsafe { *to = u16::MAX };
+    0
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     give(Pd { context, handle: 0 }, ())

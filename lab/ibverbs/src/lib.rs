@@ -10,4 +10,5 @@ pub mod border;
 mod memory;
 mod pair;
 mod queue;
+pub mod versions;
 mod world;

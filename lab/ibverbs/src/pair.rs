@@ -164,7 +164,7 @@ impl Pair {
         0
     }
 
-    /// Ends its sockets and whoever waits.
+    /// Ends the sockets; threads that wait on them return.
     fn end(&self, inner: &mut Inner) {
         for s in inner.sockets.drain(..) {
             let _ = s.shutdown(Shutdown::Both);
@@ -381,6 +381,8 @@ impl Pair {
             self.fail(&mut inner);
             return Ok(false);
         }
+        let is_write = matches!(opcode, WR_WRITE | WR_WRITE_IMM);
+        let mut late = is_write.then(|| self.nic.hold_back()).flatten();
         let takes = matches!(opcode, WR_SEND | WR_SEND_IMM | WR_WRITE_IMM);
         while takes && !self.has_receive()? {
             s.write_all(&RNR.to_le_bytes())?;
@@ -397,6 +399,9 @@ impl Pair {
                 WR_SEND | WR_SEND_IMM => status::SUCCESS,
                 _ => status::REMOTE_ACCESS,
             };
+            if let Some(late) = &mut late {
+                late.landed = answer == status::SUCCESS;
+            }
             let answer = if takes && answer == status::SUCCESS {
                 self.receive(&mut inner, opcode, immediate, &bytes)
             } else {

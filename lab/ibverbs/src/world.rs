@@ -6,7 +6,7 @@
 use crate::pair::Pair;
 use crate::queue::lock;
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -16,6 +16,11 @@ use std::time::{Duration, Instant};
 const DEVICES: &str = "LINKWISE_EMU_IBVERBS";
 /// A folder: the device whose name a file there has is dead.
 const DEAD: &str = "LINKWISE_EMU_IBVERBS_DEAD";
+/// A folder: a write to the device whose name a file there has stays in the network until the file is gone.
+const LATE: &str = "LINKWISE_EMU_IBVERBS_LATE";
+/// Interval at which a write that is held back looks at the file, and the longest time that it is held back.
+const LATE_INTERVAL: Duration = Duration::from_millis(2);
+const LATE_TIME_MAX: Duration = Duration::from_secs(120);
 /// First bytes of a connection between pairs.
 pub const MAGIC: u32 = 0x6c77_6962;
 /// Time that the accepting side waits for a pair that is being connected.
@@ -27,9 +32,42 @@ pub struct Nic {
     pub name: String,
     pub ip: Ipv4Addr,
     dead: Option<PathBuf>,
+    late: Option<PathBuf>,
+}
+
+/// A write that was held back. Lines in the file `NAME.late` say that it was `held`, and in the end that it `landed` in memory or was `refused`.
+#[derive(Debug)]
+pub struct Late {
+    file: PathBuf,
+    pub landed: bool,
+}
+
+impl Late {
+    fn note(&self, word: &str) {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(self.file.with_extension("late"));
+        let _ = file.and_then(|mut f| writeln!(f, "{word}"));
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.note(if self.landed { "landed" } else { "refused" });
+    }
 }
 
 impl Nic {
+    /// Holds a peer's write back while [`LATE`] says so. `None`: it was not held back.
+    pub fn hold_back(&self) -> Option<Late> {
+        let file = self.late.as_ref().filter(|f| f.exists())?;
+        let late = Late { file: file.clone(), landed: false };
+        late.note("held");
+        let begin = Instant::now();
+        while file.exists() && begin.elapsed() < LATE_TIME_MAX {
+            std::thread::sleep(LATE_INTERVAL);
+        }
+        Some(late)
+    }
+
     /// The device was taken away.
     pub fn is_dead(&self) -> bool {
         self.dead.as_ref().is_some_and(|f| f.exists())
@@ -45,12 +83,14 @@ pub fn nics() -> &'static [Arc<Nic>] {
     static NICS: OnceLock<Vec<Arc<Nic>>> = OnceLock::new();
     NICS.get_or_init(|| {
         let list = std::env::var(DEVICES).unwrap_or_default();
-        let dead = std::env::var_os(DEAD).map(PathBuf::from);
+        let folder = |variable| std::env::var_os(variable).map(PathBuf::from);
+        let (dead, late) = (folder(DEAD), folder(LATE));
         let one = |text: &str| {
             let (name, ip) = text.trim().split_once('=')?;
             let ip: Ipv4Addr = ip.parse().ok()?;
             TcpListener::bind((ip, 0)).ok()?;
-            Some(Arc::new(Nic { name: name.to_owned(), ip, dead: dead.as_ref().map(|d| d.join(name)) }))
+            let file = |folder: &Option<PathBuf>| folder.as_ref().map(|f| f.join(name));
+            Some(Arc::new(Nic { name: name.to_owned(), ip, dead: file(&dead), late: file(&late) }))
         };
         list.split(',').filter_map(one).collect()
     })

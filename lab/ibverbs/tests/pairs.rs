@@ -9,6 +9,7 @@ use verbs::{Event, Library, Nic, Pair, Region};
 
 const DEVICES: &str = "LINKWISE_EMU_IBVERBS";
 const DEAD: &str = "LINKWISE_EMU_IBVERBS_DEAD";
+const LATE: &str = "LINKWISE_EMU_IBVERBS_LATE";
 /// Longer is a hang.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -22,6 +23,9 @@ fn is_child(test: &str) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
     command.env(DEVICES, "emu0=127.0.0.1,emu1=127.0.0.2,far=192.0.2.9").env(DEAD, &folder);
+    let late = folder.join("late");
+    std::fs::create_dir(&late).unwrap();
+    command.env(LATE, late);
     let status = command.status().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(status.success());
@@ -202,4 +206,38 @@ fn a_peer_that_is_gone_and_a_device_that_dies_end_the_pair() {
     assert!(nic("127.0.0.1").is_none() && nic("127.0.0.2").is_some(), "the device is gone, the other one is not");
     std::fs::remove_file(&file).unwrap();
     assert!(nic("127.0.0.1").is_some());
+}
+
+#[test]
+fn a_write_that_is_held_back_lands_while_its_pair_lives_and_is_refused_after_its_end() {
+    if !is_child("a_write_that_is_held_back_lands_while_its_pair_lives_and_is_refused_after_its_end") {
+        return;
+    }
+    let late = std::path::PathBuf::from(std::env::var_os(LATE).unwrap());
+    let (held, record) = (late.join("emu1"), late.join("emu1.late"));
+    let seen = |n: usize| {
+        until(|| {
+            let text = std::fs::read_to_string(&record).unwrap_or_default();
+            (text.lines().count() >= n).then(|| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        })
+    };
+    let mut expected = Vec::new();
+    for ends in [false, true] {
+        let (a, b) = (nic("127.0.0.1").unwrap(), nic("127.0.0.2").unwrap());
+        let (mut p, q) = (Pair::new(&a, 7).unwrap(), Pair::new(&b, 9).unwrap());
+        q.connect(&p.address()).unwrap();
+        p.connect(&q.address()).unwrap();
+        let (mut from, mut to) = (vec![1; 1000], vec![0; 1000]);
+        let (source, target) = (register(&a, &mut from), register(&b, &mut to));
+        std::fs::write(&held, "").unwrap();
+        p.write(part(&from, &source), (to.as_ptr() as u64, target.rkey), 1).unwrap();
+        expected.push("held");
+        seen(expected.len());
+        let q = (!ends).then_some(q);
+        std::fs::remove_file(&held).unwrap();
+        expected.push(if ends { "refused" } else { "landed" });
+        assert_eq!(seen(expected.len()), expected);
+        drop(q);
+        assert!(to == [u8::from(!ends); 1000]);
+    }
 }

@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use net::Buffer;
+use net::limits::GROUPED_MAX;
+use net::{Buffer, Endpoint, Progress, ReceiveEnd, SendEnd};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -35,6 +36,29 @@ pub fn buffer(v: &mut [u8]) -> Buffer {
     unsafe {
         Buffer::new(v.as_mut_ptr(), v.len())
     }
+}
+
+pub fn connect(a: &Endpoint, b: &Endpoint, rail: usize) -> (SendEnd, ReceiveEnd) {
+    let (listen, mut handle) = b.listen(rail).unwrap();
+    let (mut send, mut receive) = (None, None);
+    wait(|| {
+        send = send.take().or_else(|| a.connect(rail, &mut handle).unwrap());
+        receive = receive.take().or_else(|| listen.accept());
+        (send.is_some() && receive.is_some()).then_some(())
+    });
+    (send.unwrap(), receive.unwrap())
+}
+
+pub fn pattern(n: usize, seed: usize) -> Vec<u8> {
+    (0..n).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
+}
+
+pub fn done(poll: impl Fn() -> Progress) -> [u64; GROUPED_MAX] {
+    wait(|| match poll() {
+        Progress::Pending => None,
+        Progress::Done(sizes) => Some(sizes),
+        Progress::Failed => panic!("failed"),
+    })
 }
 
 /// Prints a line for the test that started this process. The test harness may have begun one.
