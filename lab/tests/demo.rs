@@ -163,3 +163,43 @@ fn on_the_published_tables_linkwise_beats_packing_and_nothing_is_called_simulate
     assert!(mean("linkwise") > 98.0 && mean("linkwise") > mean("packed") + 5.0, "{out}");
     assert!(mean("packed") > mean("random"), "{out}");
 }
+
+/// `make demo` with stand-ins for the compiler: it says what it does before it builds, and the time left while it builds.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_demo_says_what_it_does_before_it_builds_and_counts_parts_while_it_builds() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    };
+    let progress = "#!/bin/sh\n[ \"$1\" = build ] || exit 0\nprintf '   Compiling a v1\\n    Building [=>    ] 3/40: a\\r'\nsleep 6\n\
+                    printf '    Building [==>   ] 20/40: b\\r'\nprintf 'warning: unused\\n    Building [===>  ] 39/40: c\\rerror: stand-in\\n'\nexit 101\n";
+    write("cargo", progress);
+    write("rustc", "#!/bin/sh\necho 'rustc 1.99.0 (stand-in)'\n");
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/demo.sh");
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").expect("a PATH"));
+    // A line every 20 s is too seldom for a test: on a terminal each change is shown. `script` is one.
+    let ran = std::process::Command::new("script")
+        .args(["-qec", &format!("bash {}", script.display()), "/dev/null"])
+        .env("PATH", path)
+        .output();
+    let ran = match ran {
+        Ok(ran) => ran,
+        Err(e) => {
+            eprintln!(
+                "SKIP the_demo_says_what_it_does_before_it_builds_and_counts_parts_while_it_builds: no `script`: {e}"
+            );
+            return;
+        }
+    };
+    let said = text(&ran.stdout);
+    let at = |words: &str| said.find(words).unwrap_or_else(|| panic!("{words}: {said}"));
+    assert!(at("demo: builds linkwise") < at("building: 3 of 40 parts"), "{said}");
+    assert!(at("building: 3 of 40 parts") < at("building: 20 of 40 parts, less than a minute left"), "{said}");
+    assert!(at("warning: unused") < at("error: stand-in"), "{said}");
+    assert!(!said.contains("Compiling") && !said.contains("built in"), "{said}");
+    assert_eq!(ran.status.code(), Some(101), "the compiler's exit code: {said}");
+}

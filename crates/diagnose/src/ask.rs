@@ -2,17 +2,19 @@
 //!
 //! A trial is a set of hosts and the GPUs of some rails, the same on every host, so that a rail-aligned network carries
 //! it without crossing rails. Every draw of [`super::sets`] predicts the bandwidth of the trial; the information is the
-//! entropy of these predictions with noise, less the entropy of the noise. Trials are random parts of the hosts and of
+//! entropy of these predictions with noise, less the entropy of the noise. Noise includes the unknown offset of the
+//! trial's class: jobs of a size that was read before tell more. Trials are random parts of the hosts and of
 //! the suspected rails; the best are improved by adding and removing single hosts and rails.
 
 use super::effect::{Component, Effects, SlowPart as Slow};
-use super::sets::{EFFECT_SD, INSIDE_MIN, SHARES, Sets, Thing, effects_by_share};
+use super::sets::{Class, Drawn, EFFECT_SD, INSIDE_MIN, Offsets, SHARES, Sets, Thing, effects_by_share};
 use super::window::JOB_HOSTS_MAX;
 use predict::{BandwidthModel, Model};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId, rails};
 
 /// From this probability of a component on, no reading is proposed to confirm it.
@@ -21,16 +23,19 @@ pub(super) const SURE: f64 = 0.9;
 const TRIALS: usize = 400;
 const IMPROVED: usize = 4;
 const CHANGES: usize = 120;
-/// Minimum information of a reading that is worth its time, nats.
+/// Minimum information of a reading that is worth its time, nats; and where only doubts tell the readings apart.
 const INFORMATION_MIN: f64 = 0.02;
+const OF_DOUBTS_MIN: f64 = 0.1;
 /// Minimum number of hosts of a trial, if so many are free: two hosts run another algorithm than more do, so their
 /// offset is known less.
 const HOSTS_MIN: usize = 3;
 /// Bins of the logarithm of the bandwidth: width, and number below and above the expected bandwidth.
-const BIN: f64 = 0.04;
-const BELOW: usize = 80;
-const ABOVE: usize = 12;
+const BIN: f64 = 0.03;
+const BELOW: usize = 100;
+const ABOVE: usize = 16;
 const BINS: usize = BELOW + ABOVE;
+/// Step of the standard deviations of readings that are told apart.
+const SD_STEP: f64 = 0.005;
 /// Number of hosts from which the effects of a slow part hardly change.
 const MANY_HOSTS: usize = 12;
 
@@ -60,9 +65,15 @@ struct Trials<'a> {
     draws: Vec<Vec<Simple>>,
     /// By number of GPUs per host and number of hosts: effects by share of a slow NIC, of a slow network.
     tables: HashMap<(usize, usize), [[f64; SHARES]; 2]>,
-    /// By bin of the prediction: the bins of the reading with their probabilities, and the entropy.
-    kernels: Vec<(usize, Vec<f64>, f64)>,
+    /// Standard deviation of ordinary readings, and what is known of the offset of each class of readings.
+    sd: f64,
+    offsets: &'a Offsets,
+    /// By number of GPUs per host and number of hosts: the distribution of readings.
+    kernels: HashMap<(usize, usize), Rc<Kernel>>,
 }
+
+/// By bin of the prediction: the bins of the reading with their probabilities, and the entropy.
+type Kernel = Vec<(usize, Vec<f64>, f64)>;
 
 #[derive(Clone)]
 enum Where {
@@ -107,12 +118,18 @@ pub(super) fn most_informative(
             }
         })
     };
-    let draws: Vec<Vec<Simple>> = sets.draws.iter().map(|d| d.iter().filter_map(simple).collect()).collect();
+    let all =
+        |draws: &[Drawn]| -> Vec<Vec<Simple>> { draws.iter().map(|d| d.iter().filter_map(simple).collect()).collect() };
+    let (draws, doubts) = (all(&sets.draws), all(&sets.doubts));
     let effects = Effects::new(cluster, model);
     let rails_max = (1..=rails.len()).rev().find(|n| inside_is_fast(model, hosts[0], &rails[..*n], size)).unwrap_or(1);
-    let mut t =
-        Trials { effects, rails_max, size, hosts, rails, draws, tables: HashMap::new(), kernels: kernels(sets.sd) };
-    t.best(read)
+    let (tables, kernels) = (HashMap::new(), HashMap::new());
+    let (sd, offsets) = (sets.sd, &sets.offsets);
+    let mut t = Trials { effects, rails_max, size, hosts, rails, draws, tables, sd, offsets, kernels };
+    t.best(read, INFORMATION_MIN).or_else(|| {
+        t.draws = doubts;
+        t.best(read, OF_DOUBTS_MIN)
+    })
 }
 
 /// True if the bandwidth inside a host is well above the rate of these rails.
@@ -122,8 +139,7 @@ fn inside_is_fast(model: &Model, h: HostId, rails: &[(u8, u8)], size: Bytes) -> 
     rails.len() < 2 || model.share_table(size).part(h, mask).intra_gb_per_s >= INSIDE_MIN * rate
 }
 
-/// By bin of the prediction: the reading's distribution.
-fn kernels(sd: f64) -> Vec<(usize, Vec<f64>, f64)> {
+fn kernel(sd: f64) -> Kernel {
     (0..BINS)
         .map(|b| {
             let effect = (BELOW as f64 - b as f64).max(0.0) * BIN;
@@ -164,9 +180,23 @@ impl Trials<'_> {
         table
     }
 
+    /// The distribution of readings of the trial's size: their scatter and what is not known of the offset of their class.
+    fn kernel(&mut self, trial: &Trial) -> Rc<Kernel> {
+        let key = (trial.nics.count_ones() as usize, trial.count);
+        if let Some(k) = self.kernels.get(&key) {
+            return Rc::clone(k);
+        }
+        let class = Class::of_allocation(self.effects.cluster(), &self.allocation(trial), self.size, true);
+        let sd = self.sd.hypot(self.offsets.sd(&class));
+        let k = Rc::new(kernel((sd / SD_STEP).round() * SD_STEP));
+        self.kernels.insert(key, Rc::clone(&k));
+        k
+    }
+
     /// Information of a reading of the trial about the set, nats.
     fn information(&mut self, trial: &Trial) -> f64 {
         let [nic, network] = self.table(trial);
+        let kernel = self.kernel(trial);
         let mut counts = [0u32; BINS];
         for draw in &self.draws {
             let mut least = 0f64;
@@ -192,14 +222,14 @@ impl Trials<'_> {
         let mut noise = 0.0;
         for (b, count) in counts.iter().enumerate().filter(|c| *c.1 > 0) {
             let w = f64::from(*count) / n;
-            let (first, weights, entropy) = &self.kernels[b];
+            let (first, weights, entropy) = &kernel[b];
             noise += w * entropy;
             weights.iter().enumerate().for_each(|(i, x)| p[first + i] += w * x);
         }
         -p.iter().filter(|p| **p > 0.0).map(|p| p * p.ln()).sum::<f64>() - noise
     }
 
-    fn best(&mut self, read: &HashSet<Allocation>) -> Option<Allocation> {
+    fn best(&mut self, read: &HashSet<Allocation>, least: f64) -> Option<Allocation> {
         let mut rng = ChaCha8Rng::seed_from_u64(read.len() as u64);
         let hosts_min = HOSTS_MIN.min(self.hosts.len());
         // How often a draw has a slow NIC on each rail, and any part on each host.
@@ -230,6 +260,8 @@ impl Trials<'_> {
             let trial = Trial { hosts, count, nics };
             found.push((self.information(&trial), trial));
         }
+        // Before, not after: the best trials may all be repetitions of one reading.
+        found.retain(|(_, t)| !read.contains(&self.allocation(t)));
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
         found.truncate(IMPROVED);
         for (information, trial) in &mut found {
@@ -249,14 +281,13 @@ impl Trials<'_> {
                     continue;
                 }
                 let v = self.information(&next);
-                if v > *information {
+                if v > *information && !read.contains(&self.allocation(&next)) {
                     (*information, *trial) = (v, next);
                 }
             }
         }
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let new = found.iter().map(|(v, t)| (*v, self.allocation(t))).find(|(_, a)| !read.contains(a));
-        new.filter(|(v, _)| *v >= INFORMATION_MIN).map(|x| x.1)
+        found.first().filter(|(v, _)| *v >= least).map(|(_, t)| self.allocation(t))
     }
 }
 

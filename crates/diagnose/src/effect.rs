@@ -119,7 +119,7 @@ impl Component {
 }
 
 /// Maximum number of GPUs of a ring that uses the link of every pair. A larger ring can avoid a slow link.
-const RING_USES_ALL: usize = 3;
+pub(super) const RING_USES_ALL: usize = 3;
 
 fn pairs(mask: GpuMask) -> impl Iterator<Item = (u8, u8)> {
     mask.iter().flat_map(move |a| mask.iter().filter(move |b| a < *b).map(move |b| (a as u8, b as u8)))

@@ -1,6 +1,6 @@
 //! The probabilities of defects: densities of residuals and priors.
 
-use super::effect::{Component, Effects};
+use super::effect::{Component, Effects, RING_USES_ALL};
 use super::evidence::Evidence;
 
 /// Candidate shares of its rate for a slow component.
@@ -9,9 +9,9 @@ pub const FACTORS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.
 pub(super) const OUTLIER_SHARES: [f64; 4] = [0.01, 0.03, 0.06, 0.12];
 /// Number of agreeing readings of an allocation beyond which more do not make an outlier less probable: they may share
 /// their disturbance.
-const AGREEING_MAX: u32 = 3;
+pub(super) const AGREEING_MAX: u32 = 3;
 /// Density of an outlier, per unit of the logarithm: between a twentieth and three times the expected value.
-const OUTLIER_DENSITY: f64 = 0.25;
+pub(super) const OUTLIER_DENSITY: f64 = 0.25;
 /// Maximum prior probability that a given component is slow.
 const PRIOR: f64 = 2e-3;
 /// Prior probability of a slow link between two GPUs relative to another component; links outnumber other components.
@@ -85,10 +85,13 @@ pub struct Defect {
     pub candidates: Vec<Candidate>,
 }
 
+/// A summand smaller than another by this factor (of the logarithm) does not change their sum.
+const NEGLIGIBLE_LN: f64 = 40.0;
+
 /// `ln(e^a + e^b)`.
 pub(super) fn ln_add(a: f64, b: f64) -> f64 {
     let (hi, lo) = if a > b { (a, b) } else { (b, a) };
-    if lo == f64::NEG_INFINITY { hi } else { hi + (lo - hi).exp().ln_1p() }
+    if lo == f64::NEG_INFINITY || lo < hi - NEGLIGIBLE_LN { hi } else { hi + (lo - hi).exp().ln_1p() }
 }
 
 /// The share of outliers among allocations with so many agreeing readings.
@@ -139,4 +142,19 @@ pub(super) fn effect(effects: &Effects, c: &Candidate, e: &Evidence) -> f64 {
         return 0.0;
     }
     effects.of(c.component, c.factor, &e.allocation, e.size)
+}
+
+/// What a found defect explains of a reading whose residual is `left`: its effect. A ring of more GPUs may avoid a slow
+/// link or not, so that a slow link explains what is missing there, at most its own slowness. Otherwise such readings
+/// would accuse a GPU at one of its ends.
+pub(super) fn explained(effects: &Effects, c: &Candidate, e: &Evidence, left: f64) -> f64 {
+    let Component::Link(h, a, b) = c.component else { return effect(effects, c, e) };
+    let mask = e.allocation.mask(h);
+    let both = mask.contains(a.into()) && mask.contains(b.into());
+    let sure = e.allocation.host_count() == 1 && mask.count() <= RING_USES_ALL;
+    if sure || !both || c.since.is_some_and(|t| e.at_unix_s < t) {
+        return effect(effects, c, e);
+    }
+    // A ring through the link loses what it would lose by a slow GPU.
+    left.clamp(effects.of(Component::Gpu(h, a), c.factor, &e.allocation, e.size).min(0.0), 0.0)
 }

@@ -341,8 +341,8 @@ fn diagnosis(search: &Search, effects: &Effects, model: &Model, defects: Vec<Def
         if r.ln_ratio / r.sd >= -infer::OUTLIER_SDS {
             continue; // defects only raise a residual
         }
-        let explained: f64 = defects.iter().map(|d| infer::effect(effects, &d.candidates[0], e)).sum();
-        let z = (r.ln_ratio - explained) / r.sd;
+        let explain = |left: f64, d: &Defect| left - infer::explained(effects, &d.candidates[0], e, left);
+        let z = defects.iter().fold(r.ln_ratio, explain) / r.sd;
         if z < -infer::OUTLIER_SDS {
             let outlier = UnexplainedOutlier {
                 allocation: e.allocation.clone(),

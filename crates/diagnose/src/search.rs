@@ -14,8 +14,8 @@ mod noise;
 use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, Touch};
 use super::evidence::{Evidence, Expected, Residual};
 use super::infer::{
-    Candidate, Defect, FACTORS, LISTED_MIN, MOMENTS_MAX, REFINE, SLOWED, effect, gain, ln_add, ln_density, ln_moments,
-    outlier_share, prior,
+    Candidate, Defect, FACTORS, LISTED_MIN, MOMENTS_MAX, REFINE, SLOWED, explained, gain, ln_add, ln_density,
+    ln_moments, outlier_share, prior,
 };
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use std::collections::HashMap;
@@ -114,7 +114,18 @@ struct Hypothesis {
     /// Index of its best moment among the readings that it touches.
     start: usize,
     gain: f64,
+    /// See [`Search::touched`].
+    everywhere: bool,
     refined: OnceLock<Candidate>,
+}
+
+impl Hypothesis {
+    /// Two forms of a hypothesis as one: the sum of their weights, and the better form.
+    fn or(&self, other: Hypothesis) -> Hypothesis {
+        let ln_weight = ln_add(self.ln_weight, other.ln_weight);
+        let better = if other.ln_weight > self.ln_weight { other } else { self.clone() };
+        Hypothesis { ln_weight, ..better }
+    }
 }
 
 /// The evaluated hosts of one round.
@@ -288,7 +299,7 @@ impl Search {
             given.changed[best.component.host().index()] = true;
             for &(i, _) in &self.by_host[best.component.host().index()] {
                 if let Some(item) = &self.items[i as usize] {
-                    let e = effect(effects, &best, &item.evidence);
+                    let e = explained(effects, &best, &item.evidence, given.left[i as usize]);
                     if e != 0.0 {
                         self.change(i, e, 0.0, &mut given);
                     }
@@ -350,8 +361,9 @@ impl Search {
         found
     }
 
-    /// The readings of a host that the component touches, in the order of time.
-    fn touched(&self, effects: &Effects, component: Component, out: &mut Vec<Touched>) {
+    /// The readings of a host that the component touches, in the order of time. `everywhere`: a link is used by every
+    /// job with both of its GPUs, and not only by those whose rings cannot avoid it.
+    fn touched(&self, effects: &Effects, component: Component, everywhere: bool, out: &mut Vec<Touched>) {
         out.clear();
         let cluster = effects.cluster();
         let h = component.host();
@@ -369,7 +381,13 @@ impl Search {
             }
             let parts = item.evidence.allocation.parts();
             let place = item.places[at as usize];
-            let touch = Effects::slow_part(component, parts[at as usize].1, place.nics, parts.len());
+            let mask = parts[at as usize].1;
+            let touch = match component {
+                Component::Link(_, a, b) if everywhere && mask.contains(a.into()) && mask.contains(b.into()) => {
+                    if parts.len() > 1 { Touch::Part(SlowPart::Gpu) } else { Touch::Whole }
+                }
+                _ => Effects::slow_part(component, mask, place.nics, parts.len()),
+            };
             let key = match touch {
                 Touch::Not => continue,
                 Touch::Whole => 0,
@@ -407,8 +425,12 @@ impl Search {
         // Components with the same readings and the same rows have the same weight.
         let mut seen: Vec<(f64, Vec<Touched>, Option<Hypothesis>)> = Vec::new();
         let mut touched = Vec::new();
-        for component in components.filter(|c| before.iter().all(|b| b.component != *c)) {
-            self.touched(effects, component, &mut touched);
+        // Rings of many GPUs avoid a slow link, or they do not: both forms are weighed.
+        let forms = components
+            .filter(|c| before.iter().all(|b| b.component != *c))
+            .flat_map(|c| [false, true].into_iter().filter(move |e| !e || c.kind() == "link").map(move |e| (c, e)));
+        for (component, everywhere) in forms {
+            self.touched(effects, component, everywhere, &mut touched);
             let prior = prior(component, given.components)
                 * self.prior_factor(component, &touched, given)
                 * if self.is_lone(&touched, given) { LONE } else { 1.0 };
@@ -423,7 +445,11 @@ impl Search {
                     found
                 }
             };
-            out.extend(found.map(|x| Hypothesis { component, ..x }));
+            let Some(found) = found.map(|x| Hypothesis { component, everywhere, ..x }) else { continue };
+            match out.last_mut().filter(|x| x.component == component) {
+                Some(avoided) => *avoided = avoided.or(found),
+                None => out.push(found),
+            }
         }
         out.into()
     }
@@ -436,6 +462,8 @@ impl Search {
         match component {
             Component::Gpu(..) if !touched.iter().any(|t| alone(t) && given.is_low(t.item)) => GPU_UNSEEN,
             Component::Nic(..) => 2.0 - GPU_UNSEEN,
+            // Each of its two forms.
+            Component::Link(..) => 0.5,
             _ => 1.0,
         }
     }
@@ -523,6 +551,7 @@ impl Search {
             factor: best.1,
             start: best.2,
             gain: best.3,
+            everywhere: false,
             refined: OnceLock::new(),
         })
     }
@@ -541,7 +570,7 @@ impl Search {
     /// The best form of a hypothesis, with the factor refined by small steps.
     fn refine(&self, effects: &Effects, x: &Hypothesis, given: &mut Given) -> Candidate {
         let mut touched = Vec::new();
-        self.touched(effects, x.component, &mut touched);
+        self.touched(effects, x.component, x.everywhere, &mut touched);
         let (times, _) = self.moments(&touched);
         let effect = |t: &Touched, factor: f64| match (t.touch, &self.items[t.item as usize]) {
             (Touch::Whole, _) => factor.ln(),

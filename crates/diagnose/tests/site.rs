@@ -155,8 +155,11 @@ fn faults(hosts: usize, truth: Slow, left: f64, design: DesignKind, seed: u64) -
     if truth != Slow::Nothing && !hidden && !has(&believed, truth, &d) {
         out.push("the slow component is not among the candidates".to_owned());
     }
-    for c in d.defects.iter().flat_map(|x| &x.candidates) {
-        if c.probability > ACCUSED && !concerns(&believed, truth, c.component) {
+    let accused = || d.defects.iter().flat_map(|x| &x.candidates).filter(|c| c.probability > ACCUSED);
+    let link = accused().any(|c| truth == Slow::One(c.component) && c.component.kind() == "link");
+    for c in accused() {
+        // A GPU at one end of the link looks alike until the link is named.
+        if !concerns(&believed, truth, c.component) || (link && truth != Slow::One(c.component)) {
             out.push(format!("accused: {} ({:.3})", c.component.name(&believed), c.probability));
         }
     }

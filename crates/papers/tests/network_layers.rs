@@ -4,6 +4,7 @@ use papers::network::layers::{Dropout, huber};
 use papers::network::shape::{BANDPILOT, Embedding};
 use papers::network::train::{Samples, fisher, train};
 use papers::network::{Flavour, NetworkShape, Tape, TokenNetwork, TokenSets, Training};
+use predict::Stop;
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -139,7 +140,7 @@ fn thirty_two_samples_are_learned_by_heart_to_one_percent() {
         let data = samples(&shape, 32, 1);
         let settings = Training { epochs: 400, patience: 400, ..Training::default() };
         let mut network = TokenNetwork::new(shape, 2);
-        train(&mut network, &data, &Samples::default(), &settings, None, 3);
+        train(&mut network, &data, &Samples::default(), &settings, None, 3, Stop::default());
         let mut tape = Tape::default();
         let (mut off, mut size) = (0.0f64, 0.0f64);
         for (set, target) in data.sets.iter().zip(&data.targets) {
@@ -158,7 +159,7 @@ fn training_is_deterministic_and_keeps_the_best_epoch() {
     let settings = Training { epochs: 60, patience: 8, rate: 3e-3, ..Training::default() };
     let run = |seed| {
         let mut network = TokenNetwork::new(shape, 6);
-        let progress = train(&mut network, &data, &validation, &settings, None, seed);
+        let progress = train(&mut network, &data, &validation, &settings, None, seed, Stop::default());
         (network, progress)
     };
     let (a, progress) = run(7);

@@ -111,7 +111,7 @@ fn what_is_on_one_host_bypasses_every_network() {
         m.means(SIZE, &c, &mut means);
         let expected: Vec<f64> = c.iter().map(|p| table.intra_gb_per_s(p[0].host, p[0].mask)).collect();
         assert_eq!(means, expected, "{}", kind.name());
-        assert_eq!(means[0], 0.0, "one GPU talks to nobody");
+        assert_eq!(means[0], 0.0, "one GPU sends nothing");
         assert_eq!(m.kind(), kind.name());
         assert_eq!(cluster.hosts.len(), table.host_count());
     }
@@ -262,7 +262,7 @@ fn before_the_drift(kind: &NetworkKind) -> &'static Model {
 
 #[test]
 fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
-    // Jobs on all hosts report less than before; nobody measures the others meanwhile, and of them nothing has changed.
+    // Jobs on all hosts report less than before; the others are not measured meanwhile and did not change.
     let drifted = |p: &(Allocation, f64)| p.0.host_count() == 4;
     let new: Vec<_> = pairs(200, true, 31).into_iter().filter(drifted).take(60).collect();
     let new_test: Vec<_> = pairs(600, true, 32).into_iter().filter(drifted).collect();

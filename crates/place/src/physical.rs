@@ -41,8 +41,10 @@ impl<'c> Sharing<'c> {
         let loads = self.fabric.loads_on(candidate, collective, size, &used);
         let joined = self.jobs.with(&self.fabric, &Claim { loads, demand_gb_per_s: alone_gb_per_s });
         effect.shared_gb_per_s = joined.own_gb_per_s;
+        // A job that the new one slows leaves room for a third. A candidate earns nothing by that.
         for (j, rate) in joined.others_gb_per_s {
-            effect.jobs_gb_per_s[j].1 = rate;
+            let (before, after) = &mut effect.jobs_gb_per_s[j];
+            *after = rate.min(*before);
         }
         effect
     }

@@ -256,6 +256,21 @@ fn a_shared_host_gives_everybody_its_proportion_of_the_smaller_merged_set() {
 }
 
 #[test]
+fn a_job_gains_nothing_because_the_new_one_slows_another() {
+    // One NIC of 50 GB/s for each host. The new job and C meet A on n0, B meets A on n1: A falls from a half to a third
+    // of n0, and leaves a larger part of n1.
+    let cluster = cluster(true);
+    let [a, b, c] = [&[0x03, 0x0f][..], &[0, 0xf0, 0x0f], &[0x0c, 0, 0, 0xf0]].map(allocation);
+    let new = allocation(&[0xf0, 0, 0, 0x0f]);
+    let model = Oracle { table: table(&cluster, 1), truth: |_: &[HostShare]| 50.0 };
+    let r = request(8, &new, &[a, b, c], &[Some(50.0)], Contention::Physical);
+    let e = Objective::new(&cluster, &model, &r).effect(&parts(&model.table, &new));
+    let (a, b) = (e.jobs_gb_per_s[0], e.jobs_gb_per_s[1]);
+    assert!(a.1 < 0.9 * a.0, "the job that meets the new one is slowed: {a:?}");
+    assert_eq!(b.1, b.0, "the job beside it has what it had");
+}
+
+#[test]
 fn jobs_that_do_not_meet_or_stay_inside_a_host_or_fit_beside_each_other_share_nothing() {
     let cluster = cluster(false);
     let model = numbers(&cluster, &[("4+4", 50.0), ("6+4", 300.0), ("6+3", 120.0), ("8", 400.0)]);

@@ -401,6 +401,14 @@ mod tests {
         all.skip(from).step_by(every).collect()
     }
 
+    /// The constants and rates that these readings give, from the nominal constants.
+    fn calibrated(cluster: &Cluster, seen: &[CalibrationReading]) -> (Constants, LearnedRates) {
+        let nominal = Constants::nominal();
+        let physics = Fabric::with_constants(cluster, nominal.clone());
+        let known = LearnedRates::default();
+        calibrate(cluster, &physics, &nominal, Collective::AllReduce, seen, &known, Stop::default())
+    }
+
     fn off(cluster: &Cluster, constants: &Constants, readings: &[CalibrationReading]) -> f64 {
         let tables = Fabric::with_constants(cluster, constants.clone()).tables();
         let site = LearnedRates::default().on(cluster);
@@ -418,21 +426,9 @@ mod tests {
         let nominal = Constants::nominal();
         let mut real = nominal.clone();
         (real.share.incast, real.share.met, real.share.channel_gb_per_s) = (1.3, 0.2, 17.0);
-        let physics = Fabric::with_constants(&cluster, nominal.clone());
         let seen = readings(&cluster, real.clone(), &splits(4, 0));
-        let calibrated = |seen: &[CalibrationReading]| {
-            calibrate(
-                &cluster,
-                &physics,
-                &nominal,
-                Collective::AllReduce,
-                seen,
-                &LearnedRates::default(),
-                Stop::default(),
-            )
-        };
-        let (found, rates) = calibrated(&seen);
-        assert_eq!((found.clone(), rates), calibrated(&seen), "deterministic");
+        let (found, rates) = calibrated(&cluster, &seen);
+        assert_eq!((found.clone(), rates), calibrated(&cluster, &seen), "deterministic");
         let others = readings(&cluster, real, &splits(4, 2));
         let (before, after) = (off(&cluster, &nominal, &others), off(&cluster, &found, &others));
         assert!(after < 0.3 * before, "{after} after, {before} before; {:?}", found.share);
@@ -443,22 +439,10 @@ mod tests {
     fn without_readings_nothing_is_calibrated_and_one_reading_hardly_moves_anything() {
         let cluster = catalog::cluster("h100").unwrap();
         let nominal = Constants::nominal();
-        let physics = Fabric::with_constants(&cluster, nominal.clone());
-        let calibrated = |seen: &[CalibrationReading]| {
-            calibrate(
-                &cluster,
-                &physics,
-                &nominal,
-                Collective::AllReduce,
-                seen,
-                &LearnedRates::default(),
-                Stop::default(),
-            )
-        };
-        assert_eq!(calibrated(&[]), (nominal.clone(), LearnedRates::default()));
+        assert_eq!(calibrated(&cluster, &[]), (nominal.clone(), LearnedRates::default()));
         let mut one = readings(&cluster, nominal.clone(), &[[8, 8, 8, 3]]);
         one[0].busbw_gb_per_s *= 0.5;
         // A single reading is an offset, which the Gaussian process learns.
-        assert_eq!(calibrated(&one), (nominal.clone(), LearnedRates::default()));
+        assert_eq!(calibrated(&cluster, &one), (nominal.clone(), LearnedRates::default()));
     }
 }

@@ -11,7 +11,7 @@ use truths::site::{Site, SlowNic};
 
 /// Exponent of the truth's norm over hosts, and standard deviation of the irregularity of a split with that of hosts.
 const POWER: f64 = 24.0;
-const IRREGULARITY: f64 = 0.022;
+pub(crate) const IRREGULARITY: f64 = 0.022;
 /// Shares that are tried.
 const SHARES: usize = 40;
 /// Rounds over the shares of the true set.

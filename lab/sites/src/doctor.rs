@@ -4,6 +4,8 @@
 //! asks for. The truth decides which accusations are right. Both go through the engine, as in `linkwise doctor`.
 
 use crate::backend::measure_site;
+use crate::decoder::IRREGULARITY;
+use crate::oracle::Oracle;
 use console::{Failure, Format, Progress};
 use engine::{DiagnoseAnswer, DiagnoseRequest, Engine};
 use lab_kit::output::table;
@@ -30,6 +32,9 @@ enum Design {
     Asked,
     /// The multi-host sample of `linkwise measure`
     Measure,
+    /// As `asked`, but chosen and judged by a searcher that knows the form of the truth, the noise and the number of
+    /// slow NICs: a limit, no product
+    Oracle,
 }
 
 /// Arguments of `linkwise-lab doctor`.
@@ -131,6 +136,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, String> {
     let (site, truth) = draw_slow_nics(args.hosts, slow, args.left[0]..args.left[1], args.noise, seed)?;
+    if design == Design::Oracle {
+        return Ok(by_oracle(args, slow, seed, &site, &truth));
+    }
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     let path = folder.path().join("readings.db");
     let mut store = Store::create(&path, site.cluster()).map_err(|e| e.to_string())?;
@@ -153,7 +161,7 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
         Ok(answer)
     };
     match design {
-        Design::Measure => {
+        Design::Measure | Design::Oracle => {
             readings = measure_site(&site, &mut store, args.readings, DesignKind::Stratified, false, seed)?;
             answer = diagnose(&path, readings)?;
         }
@@ -195,6 +203,35 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
         diagnosis_s: stats::mean(&times),
         diagnosis_max_s: times.iter().copied().fold(0.0, f64::max),
     })
+}
+
+/// The run of a searcher that knows the truth's form.
+fn by_oracle(args: &Args, slow: usize, seed: u64, site: &Site, truth: &[SlowNic]) -> Run {
+    let begun = Instant::now();
+    let oracle = Oracle::new(site, (args.left[0], args.left[1]), slow, IRREGULARITY, seed);
+    let found = names(site, &oracle.named(args.readings));
+    let of = names(site, truth);
+    let right = found.iter().filter(|f| of.iter().any(|t| t.0 == f.0)).count();
+    let wrong = found.len() - right;
+    let seconds = begun.elapsed().as_secs_f64();
+    Run {
+        design: Design::Oracle,
+        slow,
+        seed,
+        simulated: true,
+        found: right,
+        host_found: right,
+        wrong_part: 0,
+        wrong_host: wrong,
+        named: found,
+        suspicions: 0,
+        readings: args.readings,
+        complete_after: (right == truth.len() && wrong == 0).then_some(args.readings),
+        decoder: None,
+        diagnosis_s: seconds / args.readings as f64,
+        diagnosis_max_s: seconds / args.readings as f64,
+        truth: of,
+    }
 }
 
 /// Stores the reading of an allocation.
@@ -310,7 +347,11 @@ fn print(args: &Args, runs: &[Run]) -> Result<(), Failure> {
         let share =
             |v: usize| if slow == 0 { "-".into() } else { format!("{:.1}", 100.0 * v as f64 / (n * slow as f64)) };
         let after: Vec<f64> = own.iter().filter_map(|r| r.complete_after).map(|v| v as f64).collect();
-        let name = if design == Design::Asked { "asked" } else { "measure" };
+        let name = match design {
+            Design::Asked => "asked",
+            Design::Measure => "measure",
+            Design::Oracle => "oracle",
+        };
         vec![
             name.to_owned(),
             slow.to_string(),

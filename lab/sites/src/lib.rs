@@ -7,6 +7,7 @@ mod decoder;
 pub mod doctor;
 mod evaluate;
 mod form;
+mod oracle;
 mod print;
 mod requests;
 pub mod rules;

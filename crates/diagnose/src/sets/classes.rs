@@ -1,7 +1,7 @@
 //! Classes of readings whose expectations are off by the same factor, and how their offsets are related.
 
 use crate::evidence::Evidence;
-use linalg::LowerTriangular;
+use linalg::{LowerTriangular, dot};
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
 /// Prior of the offset of a class from its expectation: the mean, and the standard deviations of the part that all
@@ -50,7 +50,7 @@ impl Expectation {
 
 /// Readings whose expectations are off by the same factor.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Class {
+pub(crate) struct Class {
     even: bool,
     types: Vec<usize>,
     size: Bytes,
@@ -62,14 +62,19 @@ pub(super) struct Class {
 
 impl Class {
     pub(super) fn of(cluster: &Cluster, e: &Evidence, even: bool) -> Class {
-        let parts = e.allocation.parts();
+        Class::of_allocation(cluster, &e.allocation, e.size, even)
+    }
+
+    /// The class of a reading of an allocation. `even`: see [`Expectation::even`].
+    pub(crate) fn of_allocation(cluster: &Cluster, a: &Allocation, size: Bytes, even: bool) -> Class {
+        let parts = a.parts();
         let mut types: Vec<usize> = parts.iter().map(|p| cluster.host(p.0).host_type).collect();
         types.sort_unstable();
         types.dedup();
         let n = if even { parts.len() } else { parts.len().min(3) };
         let hosts = (2.0 * (n as f64).log2()).round() as u32;
-        let gpus = e.allocation.gpu_count() / parts.len();
-        Class { even, types, size: e.size, hosts, gpus: if even { gpus } else { gpus.min(4) } }
+        let gpus = a.gpu_count() / parts.len();
+        Class { even, types, size, hosts, gpus: if even { gpus } else { gpus.min(4) } }
     }
 
     pub(super) fn covariance(&self, other: &Class) -> f64 {
@@ -84,6 +89,29 @@ impl Class {
             0.0
         };
         OFFSET_SD.powi(2) + ALIKE_SD.powi(2) * alike + own
+    }
+}
+
+/// What readings tell about the offsets of their classes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offsets {
+    pub classes: Vec<Class>,
+    /// See [`precision`].
+    pub precision: Vec<Vec<f64>>,
+    /// By draw and class.
+    pub draws: Vec<Vec<f64>>,
+}
+
+impl Offsets {
+    /// Standard deviation of the offset of a class, measured or not. O(draws x classes + classes²).
+    pub fn sd(&self, class: &Class) -> f64 {
+        let with: Vec<f64> = self.classes.iter().map(|c| class.covariance(c)).collect();
+        let weights: Vec<f64> = self.precision.iter().map(|row| dot(row, &with)).collect();
+        let unknown = (class.covariance(class) - dot(&weights, &with)).max(0.0);
+        let expected: Vec<f64> = self.draws.iter().map(|offsets| dot(offsets, &weights)).collect();
+        let mean = stats::mean(&expected);
+        let known = expected.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / expected.len().max(1) as f64;
+        (unknown + known).sqrt()
     }
 }
 

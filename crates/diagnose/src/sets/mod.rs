@@ -6,7 +6,9 @@
 //! physics, the scatter, and the expected number of slow parts. A reading shows the slowest part that it touches, so
 //! that effects combine by their minimum. Residuals are normal except for outliers, as in [`super::infer`].
 //!
-//! A Gibbs sampler draws hypotheses from the posterior. One step removes a part of the set and draws a part and a share
+//! A Gibbs sampler draws hypotheses from the posterior, many states side by side while the weight of the readings rises
+//! from little to all; after every rise states are drawn again by their weights (population annealing, Hukushima and
+//! Iba 2003), so that no state stays in an improbable set. One step removes a part of the set and draws a part and a share
 //! again, from all parts and shares, given the rest. Parts that the same readings touch with the same effects form a
 //! group; a step costs (readings of all groups) x [`SHARES`] additions, whatever the size of the cluster. The draws have
 //! fixed seeds, so equal readings give equal results.
@@ -19,7 +21,7 @@ mod problem;
 mod sampler;
 mod summary;
 
-pub(crate) use classes::{Expectation, INSIDE_MIN};
+pub(crate) use classes::{Class, Expectation, INSIDE_MIN, Offsets};
 pub(crate) use problem::effects_by_share;
 pub(crate) use sampler::EFFECT_SD;
 
@@ -28,6 +30,7 @@ use super::evidence::Evidence;
 use super::infer::Defect;
 use predict::SlowPart;
 use problem::Problem;
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use sampler::{State, Work};
@@ -42,13 +45,20 @@ pub(super) const HOSTS_MIN: usize = 8;
 pub(super) const SHARES: usize = 40;
 const SHARE_MAX: f64 = 0.9;
 const SHARE_STEP: f64 = 0.07;
-/// Chains, and sweeps of each: first those with rising weight of the readings, then others until the draws are kept.
-const CHAINS: u64 = 4;
-const SWEEPS_WARM: usize = 40;
-const SWEEPS_SETTLE: usize = 10;
-const SWEEPS_KEPT: usize = 60;
-/// A chain whose mean log probability is this much below that of the best chain is left out.
-const CAUGHT: f64 = 5.0;
+/// States that are drawn side by side, and sweeps of each: first those with rising weight of the readings, then others
+/// until the draws are kept.
+const STATES: usize = 48;
+/// Fewer states on large problems, so that a diagnosis of a thousand hosts takes seconds: at most this many group and
+/// reading pairs over all states, and at least so many states.
+const PAIRS_OF_STATES_MAX: usize = 400_000;
+const STATES_MIN: usize = 8;
+const SWEEPS_WARM: usize = 24;
+const SWEEPS_SETTLE: usize = 4;
+const SWEEPS_KEPT: usize = 8;
+/// Weight of the readings at the first sweep.
+const WEIGHT_MIN: f64 = 0.15;
+/// Weights of the readings at which states are kept as doubts.
+const DOUBTS: std::ops::Range<f64> = 0.4..0.6;
 
 /// A part that may be slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,8 +79,12 @@ pub(super) type Drawn = Vec<(Thing, usize)>;
 pub(super) struct Sets {
     /// Equally probable draws.
     pub draws: Vec<Drawn>,
+    /// Draws with half of the readings' weight: what few draws with all of the weight may miss.
+    pub doubts: Vec<Drawn>,
     /// Standard deviation of ordinary readings.
     pub sd: f64,
+    /// What is known of the offsets of classes.
+    pub offsets: Offsets,
     /// By reading: its residual with the offset of its class removed.
     pub residuals: Vec<f64>,
     pub defects: Vec<Defect>,
@@ -88,29 +102,48 @@ pub(super) fn explain(effects: &Effects, readings: &[(&Evidence, Expectation, f6
         return None;
     }
     let p = Problem::new(effects, readings)?;
-    let mut chains: Vec<(f64, Vec<State>)> = Vec::new();
     let mut work = Work::default();
-    for chain in 0..CHAINS {
-        let mut rng = ChaCha8Rng::seed_from_u64(chain);
-        let mut s = p.start();
-        let mut draws = Vec::with_capacity(SWEEPS_KEPT);
-        let mut sum = 0.0;
-        for i in 0..SWEEPS_WARM {
-            let weight = 0.2 + 0.8 * i as f64 / SWEEPS_WARM as f64;
-            p.sweep(&mut s, weight, &mut work, &mut rng);
+    let mut rng = ChaCha8Rng::seed_from_u64(0);
+    let many = (PAIRS_OF_STATES_MAX / p.pairs().max(1)).clamp(STATES_MIN, STATES);
+    let mut states = vec![p.start(); many];
+    let mut weight = WEIGHT_MIN;
+    let mut doubts = Vec::new();
+    for i in 1..=SWEEPS_WARM {
+        states.iter_mut().for_each(|s| p.sweep(s, weight, &mut work, &mut rng));
+        if DOUBTS.contains(&weight) {
+            doubts.extend(states.iter().map(|s| p.drawn(s, &mut rng)));
         }
-        for i in 0..SWEEPS_SETTLE + SWEEPS_KEPT {
-            p.sweep(&mut s, 1.0, &mut work, &mut rng);
-            if i >= SWEEPS_SETTLE {
-                sum += p.ln_joint(&s);
-                draws.push(s.clone());
-            }
-        }
-        chains.push((sum / SWEEPS_KEPT as f64, draws));
+        let next = WEIGHT_MIN + (1.0 - WEIGHT_MIN) * i as f64 / SWEEPS_WARM as f64;
+        states = resampled(&states, |s| (next - weight) * p.ln_likelihood(s), &mut rng);
+        weight = next;
     }
-    // A chain far below the best one is caught in an improbable set.
-    let best = chains.iter().map(|c| c.0).fold(f64::NEG_INFINITY, f64::max);
-    let draws: Vec<State> = chains.into_iter().filter(|c| c.0 > best - CAUGHT).flat_map(|c| c.1).collect();
-    let mut rng = ChaCha8Rng::seed_from_u64(CHAINS);
-    Some(p.sets(effects.cluster(), &draws, &mut rng))
+    let mut draws = Vec::with_capacity(many * SWEEPS_KEPT);
+    for i in 0..SWEEPS_SETTLE + SWEEPS_KEPT {
+        states.iter_mut().for_each(|s| p.sweep(s, 1.0, &mut work, &mut rng));
+        if i >= SWEEPS_SETTLE {
+            draws.extend_from_slice(&states);
+        }
+    }
+    Some(Sets { doubts, ..p.sets(effects.cluster(), &draws, &mut rng) })
+}
+
+/// As many states, each as often as its weight says: states that are caught in an improbable set give way to others.
+fn resampled(states: &[State], ln_weight: impl Fn(&State) -> f64, rng: &mut ChaCha8Rng) -> Vec<State> {
+    let ln: Vec<f64> = states.iter().map(ln_weight).collect();
+    let most = ln.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = ln.iter().map(|l| (l - most).exp()).collect();
+    let step = weights.iter().sum::<f64>() / states.len() as f64;
+    let mut at = rng.random::<f64>() * step;
+    let mut out = Vec::with_capacity(states.len());
+    let mut sum = 0.0;
+    for (s, w) in states.iter().zip(&weights) {
+        sum += w;
+        while at < sum && out.len() < states.len() {
+            out.push(s.clone());
+            at += step;
+        }
+    }
+    // Rounding may leave out the last one.
+    out.resize(states.len(), states[states.len() - 1].clone());
+    out
 }

@@ -1,6 +1,7 @@
 //! Readings, and the groups of parts that they touch with equal effects.
 
 use super::classes::{Class, Expectation, precision};
+use super::sampler::{Outliers, outliers};
 use super::{SHARES, Thing, ln_share};
 use crate::effect::{Component, Effects, SlowPart as Slow};
 use crate::evidence::Evidence;
@@ -14,18 +15,18 @@ const KNOTS: [f64; 9] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9];
 /// Maximum number of different effects over all readings: an even reading has one, an uneven one about one per NIC of a
 /// host. One costs about 2 ms.
 const ROWS_MAX: usize = 400;
+/// Time for which a part is slow until it is repaired, seconds, and range of the prior probability that a part became
+/// slow among the readings.
+const SLOW_S: f64 = 86_400.0;
+const SUDDEN: (f64, f64) = (0.01, 0.5);
 /// Prior weight of a part relative to a NIC.
 const NETWORK_WEIGHT: f64 = 0.5;
 const HOST_WEIGHT: f64 = 0.5;
 const RAIL_WEIGHT: f64 = 1.0;
 const SWITCH_WEIGHT: f64 = 1.0;
 
-/// Members of a reading's row: the groups that the reading touches with equal effects.
-pub(super) struct Row {
-    /// By share: the effect.
-    pub effects: [f64; SHARES],
-    pub groups: Vec<u32>,
-}
+/// By share: the effect of the groups that a reading touches with equal effects.
+pub(super) type Row = [f64; SHARES];
 
 pub(super) struct Reading {
     /// Its number among the given readings.
@@ -39,6 +40,8 @@ pub(super) struct Reading {
     /// Effect of defects that are known otherwise.
     pub known: f64,
     pub rows: Vec<Row>,
+    /// Number of rows of all readings before this one.
+    pub rows_before: u32,
 }
 
 /// Parts that the same readings touch with the same effects.
@@ -53,12 +56,16 @@ pub(super) struct Group {
 pub(super) struct Problem {
     pub readings: Vec<Reading>,
     pub groups: Vec<Group>,
+    pub classes: Vec<Class>,
     /// By pair of classes: the inverse of the covariance of their offsets.
     pub precision: Vec<Vec<f64>>,
+    pub outliers: Outliers,
     /// By share: prior probability.
     pub share_prior: [f64; SHARES],
     /// Indices of readings from which a part can be slow; 0 is "always".
     pub starts: Vec<u32>,
+    /// By entry of `starts`: prior probability.
+    pub start_prior: Vec<f64>,
 }
 
 /// The slow part of an allocation's host, and the index of the host that stands for all with equal effects.
@@ -135,6 +142,26 @@ fn weight(cluster: &Cluster, thing: Thing) -> f64 {
     }
 }
 
+/// Prior probability that a slow part became slow among readings at these times, in order: readings of an hour rarely
+/// see the moment, readings of months often.
+fn sudden(times: impl Iterator<Item = f64>) -> f64 {
+    let times: Vec<f64> = times.collect();
+    let span = times.last().copied().unwrap_or(0.0) - times.first().copied().unwrap_or(0.0);
+    // Unknown times are before all others.
+    if span.is_finite() { (span / (span + SLOW_S)).clamp(SUDDEN.0, SUDDEN.1) } else { SUDDEN.1 }
+}
+
+/// Prior probability of every moment: "always", and the share `sudden` for all others. Half of that is for the newest
+/// moment, because a recent defect appears there first, however short the time.
+fn start_prior(starts: usize, sudden: f64) -> Vec<f64> {
+    let Some(later) = starts.checked_sub(1).filter(|n| *n > 0) else { return vec![1.0] };
+    let of = |k: usize| match k {
+        0 => 1.0 - sudden,
+        _ => sudden * (0.5 / later as f64 + if k == later { 0.5 } else { 0.0 }),
+    };
+    (0..starts).map(of).collect()
+}
+
 /// All parts of a cluster.
 fn things(cluster: &Cluster) -> Vec<Thing> {
     let mut out = Vec::new();
@@ -187,6 +214,7 @@ impl Problem {
                 let members = by_effect.into_values().flat_map(|x| x.1).collect();
                 by_effect = BTreeMap::from([((0, 0, 0), ((0, None), members))]);
             }
+            let rows_before = rows_of_all as u32;
             rows_of_all += by_effect.len();
             if rows_of_all > ROWS_MAX {
                 return None;
@@ -207,7 +235,7 @@ impl Problem {
                         column.push((i as u32, rows.len() as u32));
                     }
                 }
-                rows.push(Row { effects, groups: Vec::new() });
+                rows.push(effects);
             }
             let ln_ratio = e.ln_busbw - expected;
             out.push(Reading {
@@ -219,6 +247,7 @@ impl Problem {
                 at_unix_s: e.at_unix_s,
                 known,
                 rows,
+                rows_before,
             });
         }
         let mut by_column: BTreeMap<Column, Vec<(Thing, f64)>> = BTreeMap::new();
@@ -235,16 +264,29 @@ impl Problem {
         if groups.iter().map(|g| g.touched.len()).sum::<usize>() > PAIRS_MAX {
             return None;
         }
-        for (g, group) in groups.iter().enumerate() {
-            group.touched.iter().for_each(|t| out[t.0 as usize].rows[t.1 as usize].groups.push(g as u32));
-        }
         // A share is as probable as any other; the steps are equal on the logarithm.
         let each: [f64; SHARES] = std::array::from_fn(|l| ln_share(l).exp());
         let sum: f64 = each.iter().sum();
         let at = |k: usize| out[k].at_unix_s;
         let starts = (1..out.len()).filter(|k| at(*k) > at(*k - 1)).map(|k| k as u32);
-        let starts = std::iter::once(0).chain(starts).collect();
+        let starts: Vec<u32> = std::iter::once(0).chain(starts).collect();
+        let start_prior = start_prior(starts.len(), sudden(out.iter().map(|r| r.at_unix_s)));
         let share_prior = each.map(|e| e / sum);
-        Some(Problem { readings: out, groups, precision: precision(&classes), share_prior, starts })
+        Some(Problem {
+            readings: out,
+            groups,
+            precision: precision(&classes),
+            classes,
+            outliers: outliers(),
+            share_prior,
+            starts,
+            start_prior,
+        })
+    }
+
+    /// Number of groups, and of pairs of a group and a reading: the cost of drawing one part, in additions for each
+    /// share.
+    pub(super) fn pairs(&self) -> usize {
+        self.groups.iter().map(|g| 3 + g.touched.len()).sum()
     }
 }

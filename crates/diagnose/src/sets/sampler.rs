@@ -3,7 +3,7 @@
 use super::SHARES;
 use super::classes::{OFFSET_MEAN, OFFSET_SD};
 use super::problem::Problem;
-use crate::infer::{OUTLIER_SHARES, ln_density, outlier_share};
+use crate::infer::{AGREEING_MAX, OUTLIER_DENSITY, OUTLIER_SHARES, ln_add, outlier_share};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -56,32 +56,24 @@ impl Problem {
         let r = &self.readings[i];
         let offset = s.offsets[r.class] + s.latency * r.latency;
         let effect = if explained < 0.0 { (explained + s.hidden * (s.top - offset)).min(0.0) } else { 0.0 };
-        ln_density_below(
-            r.ln_ratio - offset - effect,
-            SDS[s.sd].hypot(EFFECT_SD * effect),
-            outlier_share(OUTLIER_SHARES[s.outliers], r.repetitions),
-        )
+        let variance = SDS[s.sd] * SDS[s.sd] + (EFFECT_SD * effect) * (EFFECT_SD * effect);
+        let agreeing = (r.repetitions.clamp(1, AGREEING_MAX) - 1) as usize;
+        ln_density_below(r.ln_ratio - offset - effect, variance, self.outliers[s.outliers][agreeing])
     }
 
     fn explain_by(&self, explained: &mut [f64], (g, l): Element, start: u32) {
         for &(i, row) in &self.groups[g as usize].touched {
             if i >= start {
                 let e = &mut explained[i as usize];
-                *e = e.min(self.readings[i as usize].rows[row as usize].effects[l as usize]);
+                *e = e.min(self.readings[i as usize].rows[row as usize][l as usize]);
             }
         }
     }
 
-    /// Logarithm of the probability of the readings and the set, but for a constant.
-    pub(super) fn ln_joint(&self, s: &State) -> f64 {
+    /// Logarithm of the probability of the readings, given a state.
+    pub(super) fn ln_likelihood(&self, s: &State) -> f64 {
         let explained = self.explained(s, None);
-        let readings: f64 = (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum();
-        let odds = s.expected / PARTS_MAX as f64;
-        let part = |(g, l): Element| {
-            (odds * self.groups[g as usize].prior * self.share_prior[l as usize]).max(f64::MIN_POSITIVE).ln()
-        };
-        let parts: f64 = s.slots.iter().filter_map(|x| x.0).map(part).sum();
-        readings + parts + SD_PRIOR[s.sd].ln() + OUTLIERS_PRIOR[s.outliers].ln()
+        (0..self.readings.len()).map(|i| self.ln_density(s, i, explained[i])).sum()
     }
 
     /// What the parts of a state explain of every reading, without the part of one slot.
@@ -119,63 +111,61 @@ impl Problem {
         }
     }
 
-    /// Draws the moment of an empty slot from its prior: as often "always" as one of the readings.
+    /// Draws the moment of an empty slot from its prior.
     fn any_start(&self, rng: &mut ChaCha8Rng) -> u32 {
-        if self.starts.len() < 2 || rng.random::<bool>() {
-            return 0;
-        }
-        self.starts[rng.random_range(1..self.starts.len())]
+        reached(self.start_prior.iter().copied(), rng.random()).map_or(0, |i| self.starts[i])
     }
 
-    /// Draws the part of one slot given all others. `weight` is that of the readings against the prior, 0 to 1. Returns
-    /// the probability of the slot being empty.
-    fn draw_slot(&self, s: &mut State, k: usize, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) -> f64 {
+    /// Draws the part of one slot given all others. `weight` is that of the readings against the prior, 0 to 1.
+    fn draw_slot(&self, s: &mut State, k: usize, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
         let start = s.slots[k].1;
         let explained = self.explained(s, Some(k));
         let n = self.readings.len();
         work.base.clear();
         work.base.extend((0..n).map(|i| self.ln_density(s, i, explained[i])));
-        work.scores.resize(self.groups.len() * SHARES, 0.0);
         // Expected number of parts in this slot, if there is no reading.
         let odds = s.expected / PARTS_MAX as f64;
-        let mut most = 0f32;
-        work.live.clear();
-        let mut unseen = 0.0;
-        for l in 0..SHARES {
-            let scores = &mut work.scores[l * self.groups.len()..(l + 1) * self.groups.len()];
-            scores.fill(0.0);
-            let mut any = false;
-            for (i, r) in self.readings.iter().enumerate().skip(start as usize) {
-                for row in &r.rows {
-                    let e = row.effects[l];
-                    if e >= explained[i] {
-                        continue;
-                    }
-                    any = true;
-                    let gain = (weight * (self.ln_density(s, i, e) - work.base[i])) as f32;
-                    row.groups.iter().for_each(|g| scores[*g as usize] += gain);
+        // By row of a reading and share: the gain of the reading's density, the same for all groups of the row.
+        let rows = self.readings.last().map_or(0, |r| r.rows_before as usize + r.rows.len());
+        work.gains.clear();
+        work.gains.resize(rows, None);
+        let mut live = [false; SHARES];
+        for (i, r) in self.readings.iter().enumerate().skip(start as usize) {
+            for (effects, gains) in r.rows.iter().zip(&mut work.gains[r.rows_before as usize..]) {
+                let gain = |l: usize| match effects[l] < explained[i] {
+                    true => (weight * (self.ln_density(s, i, effects[l]) - work.base[i])) as f32,
+                    false => 0.0,
+                };
+                if effects.iter().any(|e| *e < explained[i]) {
+                    *gains = Some(std::array::from_fn(gain));
+                    live.iter_mut().zip(effects).for_each(|(l, e)| *l |= *e < explained[i]);
                 }
             }
-            if any {
-                work.live.push(l);
-                most = scores.iter().copied().fold(most, f32::max);
-            } else {
-                unseen += self.share_prior[l];
+        }
+        let unseen: f64 = (0..SHARES).filter(|l| !live[*l]).map(|l| self.share_prior[l]).sum();
+        work.scores.clear();
+        let mut most = 0f32;
+        for group in &self.groups {
+            let mut sum = [0f32; SHARES];
+            for &(i, row) in &group.touched {
+                if let Some(gains) = &work.gains[(self.readings[i as usize].rows_before + row) as usize] {
+                    sum.iter_mut().zip(gains).for_each(|(s, g)| *s += g);
+                }
             }
+            most = sum.iter().copied().fold(most, f32::max);
+            work.scores.push(sum);
         }
         // Weights relative to the largest.
         let scale = f64::from(-most).exp();
         let (empty, hidden) = (scale, scale * odds * unseen);
         let mut sum = 0.0;
         work.weights.clear();
-        for &l in &work.live {
-            let p = odds * self.share_prior[l];
-            let scores = &work.scores[l * self.groups.len()..(l + 1) * self.groups.len()];
-            for (g, score) in scores.iter().enumerate() {
-                let below = score - most;
+        for (g, (scores, group)) in work.scores.iter().zip(&self.groups).enumerate() {
+            let p = odds * group.prior;
+            for l in (0..SHARES).filter(|l| live[*l]) {
+                let below = scores[l] - most;
                 if below > -NEGLIGIBLE {
-                    let w = p * self.groups[g].prior * f64::from(below).exp();
-                    sum += w;
+                    sum += p * self.share_prior[l] * f64::from(below.exp());
                     work.weights.push((sum, (g as u32, l as u32)));
                 }
             }
@@ -185,18 +175,17 @@ impl Problem {
         s.slots[k].0 = if at < empty {
             None
         } else if at < empty + hidden {
-            Some(self.hidden(&work.live, rng))
+            Some(self.hidden(&live, rng))
         } else {
             let at = at - empty - hidden;
             let found = work.weights.partition_point(|w| w.0 < at).min(work.weights.len().saturating_sub(1));
             work.weights.get(found).map(|w| w.1)
         };
-        empty / all
     }
 
     /// A part whose share is too high to show, drawn from the prior.
-    fn hidden(&self, live: &[usize], rng: &mut ChaCha8Rng) -> Element {
-        let of = |l: usize| if live.contains(&l) { 0.0 } else { self.share_prior[l] };
+    fn hidden(&self, live: &[bool; SHARES], rng: &mut ChaCha8Rng) -> Element {
+        let of = |l: usize| if live[l] { 0.0 } else { self.share_prior[l] };
         let at = rng.random::<f64>() * (0..SHARES).map(of).sum::<f64>();
         let l = reached((0..SHARES).map(of), at).unwrap_or(0);
         let g = reached(self.groups.iter().map(|g| g.prior), rng.random()).unwrap_or(0);
@@ -226,15 +215,14 @@ impl Problem {
                 let mut gains = vec![0.0; self.readings.len() + 1];
                 for &(i, row) in &self.groups[element.0 as usize].touched {
                     let at = i as usize;
-                    let e = self.readings[at].rows[row as usize].effects[element.1 as usize].min(others[at]);
+                    let e = self.readings[at].rows[row as usize][element.1 as usize].min(others[at]);
                     gains[at] = weight * (self.ln_density(s, at, e) - self.ln_density(s, at, others[at]));
                 }
                 for i in (0..self.readings.len()).rev() {
                     gains[i] += gains[i + 1];
                 }
-                let each = (1.0 / (self.starts.len() - 1) as f64).ln();
                 let ln: Vec<f64> =
-                    self.starts.iter().map(|i| gains[*i as usize] + if *i == 0 { 0.0 } else { each }).collect();
+                    self.starts.iter().zip(&self.start_prior).map(|(i, p)| gains[*i as usize] + p.ln()).collect();
                 s.slots[k].1 = pick(&ln, rng).map_or(0, |i| self.starts[i]);
             }
         }
@@ -338,14 +326,24 @@ impl Problem {
     }
 }
 
+/// Log densities of outliers by share of outliers and number of agreeing readings: `ln` of the share of ordinary
+/// readings, and of the density of the others.
+pub(super) type Outliers = [[(f64, f64); AGREEING_MAX as usize]; OUTLIER_SHARES.len()];
+
+pub(super) fn outliers() -> Outliers {
+    OUTLIER_SHARES.map(|of_readings| {
+        std::array::from_fn(|i| {
+            let share = outlier_share(of_readings, i as u32 + 1);
+            ((1.0 - share).ln(), (share * OUTLIER_DENSITY).ln())
+        })
+    })
+}
+
 /// Log density of a residual. An interruption makes a reading slow, never fast: otherwise the healthy readings of a site
 /// whose readings are mostly slow would count as outliers.
-fn ln_density_below(r: f64, sd: f64, outliers: f64) -> f64 {
-    if r <= 0.0 {
-        return ln_density(r, sd, outliers);
-    }
-    let z = r / sd;
-    (-0.5 * z * z - sd.ln() - 0.5 * std::f64::consts::TAU.ln()).max(FAST_LN_DENSITY)
+fn ln_density_below(r: f64, variance: f64, (ordinary, outlier): (f64, f64)) -> f64 {
+    let normal = -0.5 * (r * r / variance + variance.ln() + std::f64::consts::TAU.ln());
+    if r > 0.0 { normal.max(FAST_LN_DENSITY) } else { ln_add(ordinary + normal, outlier) }
 }
 
 /// Points of a grid, in standard deviations.
@@ -366,7 +364,8 @@ fn reached(mut weights: impl Iterator<Item = f64>, at: f64) -> Option<usize> {
 #[derive(Default)]
 pub(super) struct Work {
     base: Vec<f64>,
-    scores: Vec<f32>,
-    live: Vec<usize>,
+    gains: Vec<Option<[f32; SHARES]>>,
+    /// By group and share.
+    scores: Vec<[f32; SHARES]>,
     weights: Vec<(f64, Element)>,
 }

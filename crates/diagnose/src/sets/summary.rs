@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::sampler::{Element, SDS, State};
-use super::{Drawn, SHARE_MAX, SHARE_STEP, SHARES, Sets, Thing, ln_share};
+use super::{Drawn, Offsets, SHARE_MAX, SHARE_STEP, SHARES, Sets, Thing, ln_share};
 use crate::DEFECTS_MAX;
 use crate::infer::{Candidate, Defect, LISTED_MIN, SLOWED};
 use predict::{Part, SlowPart};
@@ -27,29 +27,35 @@ struct Slot {
 }
 
 impl Problem {
+    /// The slow parts of a state, one of every group.
+    pub(super) fn drawn(&self, s: &State, rng: &mut ChaCha8Rng) -> Drawn {
+        let mut one = |(g, l): Element| {
+            let things = &self.groups[g as usize].things;
+            let at = rng.random::<f64>() * things.iter().map(|t| t.1).sum::<f64>();
+            let mut sum = 0.0;
+            let found = things.iter().find(|t| {
+                sum += t.1;
+                sum >= at
+            });
+            (found.unwrap_or(&things[0]).0, l as usize)
+        };
+        s.slots.iter().filter_map(|x| x.0).map(&mut one).collect()
+    }
+
     pub(super) fn sets(&self, cluster: &Cluster, draws: &[State], rng: &mut ChaCha8Rng) -> Sets {
         let n = draws.len() as f64;
         let mut left: Vec<Vec<(Element, u32)>> =
             draws.iter().map(|s| s.slots.iter().filter_map(|x| Some((x.0?, x.1))).collect()).collect();
-        let mut set = |left: &Vec<(Element, u32)>| -> Drawn {
-            left.iter()
-                .map(|((g, l), _)| {
-                    let things = &self.groups[*g as usize].things;
-                    let at = rng.random::<f64>() * things.iter().map(|t| t.1).sum::<f64>();
-                    let mut sum = 0.0;
-                    let found = things.iter().find(|t| {
-                        sum += t.1;
-                        sum >= at
-                    });
-                    (found.unwrap_or(&things[0]).0, *l as usize)
-                })
-                .collect()
-        };
-        let drawn: Vec<Drawn> = left.iter().map(&mut set).collect();
+        let drawn: Vec<Drawn> = draws.iter().map(|s| self.drawn(s, rng)).collect();
         let sd = draws.iter().map(|s| SDS[s.sd]).sum::<f64>() / n;
         let mean: Vec<f64> =
             (0..self.precision.len()).map(|c| draws.iter().map(|s| s.offsets[c]).sum::<f64>() / n).collect();
-        let mut out = Sets { draws: drawn, sd, ..Sets::default() };
+        let offsets = Offsets {
+            classes: self.classes.clone(),
+            precision: self.precision.clone(),
+            draws: draws.iter().map(|s| s.offsets.clone()).collect(),
+        };
+        let mut out = Sets { draws: drawn, sd, offsets, ..Sets::default() };
         out.residuals = vec![0.0; self.readings.len()];
         let latency = draws.iter().map(|s| s.latency).sum::<f64>() / n;
         for r in &self.readings {
@@ -102,8 +108,7 @@ impl Problem {
             let start = starts[starts.len() / 2];
             let since = (start > 0).then(|| self.readings[start as usize].at_unix_s);
             let l = ((SHARE_MAX.ln() - factor.ln()) / SHARE_STEP).round().clamp(0.0, (SHARES - 1) as f64) as usize;
-            let slowed =
-                |t: &&(u32, u32)| t.0 >= start && self.readings[t.0 as usize].rows[t.1 as usize].effects[l] < SLOWED;
+            let slowed = |t: &&(u32, u32)| t.0 >= start && self.readings[t.0 as usize].rows[t.1 as usize][l] < SLOWED;
             let readings = group.touched.iter().filter(slowed).count();
             let total: f64 = group.things.iter().map(|t| t.1).sum();
             for (thing, w) in &group.things {

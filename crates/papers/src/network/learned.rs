@@ -4,7 +4,7 @@
 use super::linear::FittedLine;
 use super::token_network::{Tape, TokenNetwork, TokenSets};
 use super::tokens::{Flavour, Scale, Tokenizer};
-use super::train::{Anchor, Samples, Training, TrainingProgress, fisher, train, train_until};
+use super::train::{Anchor, Samples, Training, TrainingProgress, fisher, train};
 use predict::accuracy::shuffle;
 use predict::{Candidates, HostShare, HostShareTable, LearnerData, SizeTables, Stop};
 use rand_chacha::ChaCha8Rng;
@@ -170,7 +170,7 @@ impl SizePredictor {
                 let (validation, training) = split(samples, held);
                 let mut network = Box::new(TokenNetwork::new(flavour.shape(bits), seed.wrapping_add(1)));
                 let seed = seed.wrapping_add(2);
-                let progress = train_until(&mut network, &training, &validation, settings, None, seed, stop);
+                let progress = train(&mut network, &training, &validation, settings, None, seed, stop);
                 if stop.is_set() {
                     return None;
                 }
@@ -278,7 +278,8 @@ impl SizePredictor {
             }
             _ => None,
         };
-        let progress = train(network, &training, &validation, settings, anchor.as_ref(), seed.wrapping_add(1));
+        let progress =
+            train(network, &training, &validation, settings, anchor.as_ref(), seed.wrapping_add(1), Stop::default());
         match &mut self.memory {
             RehearsalMemory::Fisher(old) => {
                 let judged = if validation.is_empty() { &training } else { &validation };

@@ -153,20 +153,8 @@ pub fn loss(network: &TokenNetwork<f32>, samples: &Samples, tape: &mut Tape<f32>
 
 /// Trains `network` in place and keeps the parameters of the epoch with the lowest loss on `validation`.
 ///
-/// Deterministic: the same arguments give the same parameters.
+/// Deterministic: the same arguments give the same parameters. Ends before the next batch when `stop` says so.
 pub fn train(
-    network: &mut TokenNetwork<f32>,
-    samples: &Samples,
-    validation: &Samples,
-    settings: &Training,
-    anchor: Option<&Anchor>,
-    seed: u64,
-) -> TrainingProgress {
-    train_until(network, samples, validation, settings, anchor, seed, Stop::default())
-}
-
-/// [`train`] that ends before the next batch when it is told to.
-pub fn train_until(
     network: &mut TokenNetwork<f32>,
     samples: &Samples,
     validation: &Samples,
