@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union, cast
 
 from . import _native
 from ._answers import Allocation, Diagnosis, Explanation, Fit, Observation, Placement, Release, Status
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Path = Union[str, "os.PathLike[str]"]
 Gpus = Union[str, Sequence[str]]
-Drawn = TypeVar("Drawn", Placement, Explanation)
+Drawn = TypeVar("Drawn", Placement, Explanation, Status)
 
 #: Fields of a request that are constraints on the chosen GPUs.
 CONSTRAINTS = (
@@ -108,6 +108,17 @@ class Plan:
         exceptions: number of pairs that do not follow the rule.
         completion_s: modelled completion time, seconds.
         notes: what the network leaves out.
+
+    >>> demand = [[0] * 8 for _ in range(8)]
+    >>> demand[0][4] = 1 << 30                              # 1 GiB from GPU 0 of the first host to GPU 0 of the second
+    >>> plan = Engine(cluster="rails2x4").plan(demand)
+    >>> sum(size for src, dst, size, links in plan.flows()) == 1 << 30
+    True
+    >>> plan.congestion_s >= plan.lower_bound_s > 0
+    True
+    >>> busiest = max(plan.links, key=lambda link: link.bytes / link.capacity_gb_per_s)
+    >>> abs(busiest.bytes / (busiest.capacity_gb_per_s * 1e9) - plan.congestion_s) < 1e-9
+    True
     """
 
     ranks: int
@@ -188,10 +199,16 @@ class Engine:
     ) -> None:
         paths = (_path(n, v) for n, v in (("cluster", cluster), ("state", state), ("model", model), ("store", store)))
         self._native = _native.Engine(*paths)
+        self._hosts: Optional[Tuple[Tuple[str, str, int], ...]] = None
 
     def __repr__(self) -> str:
         n = self._native
         return f"Engine(cluster={n.cluster_name!r}, model={n.model_kind!r}, state={n.has_state!r})"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return self.status()._repr_html_() if self._native.has_state else f"<code>{escape(repr(self))}</code>"
 
     def request(self, request: Mapping[str, Any], now: Optional[float] = None) -> Dict[str, Any]:
         """Answers any request of the engine, in the JSON that all programs of linkwise share.
@@ -204,8 +221,8 @@ class Engine:
         linkwise._errors.Error: this request needs a model, and none is loaded; fit a model and name its file
         """
         try:
-            text = json.dumps(request, allow_nan=False)
-        except (TypeError, ValueError, RecursionError, AttributeError) as e:
+            text = json.dumps(_plain(request), allow_nan=False)
+        except (TypeError, ValueError, RecursionError, AttributeError, OverflowError) as e:
             raise _bad(f"the request cannot be written as JSON: {e}") from None
         try:
             text.encode()
@@ -247,36 +264,68 @@ class Engine:
 
         Raises:
             Error: no model, a request that is malformed, or one that the free GPUs cannot meet.
+
+        >>> engine = Engine(cluster="h100")
+        >>> _ = engine.fit("nccl", collective="all_reduce")
+        >>> choice = engine.place(12, hosts_max=2, excluded_hosts=["n0"])
+        >>> len(choice.rank_order), len(choice.hosts), "n0" in choice.hosts
+        (12, 2, False)
+        >>> choice.predicted_busbw_gb_per_s >= choice.rule.predicted_busbw_gb_per_s    # the fewest hosts, split evenly
+        True
         """
         request: Dict[str, Any] = {"request": "place"}
         constraints = {name: more.pop(name) for name in CONSTRAINTS if name in more}
         given = {"gpus": gpus, "pods": pods, "groups": groups, "size_bytes": size_bytes, "commit": commit, "lease_s": lease_s, "key": key}
-        request.update({k: _integers(v) for k, v in given.items() if v is not None})
-        request.update({k: _integers(v) for k, v in more.items() if v is not None})
+        request.update({**_some(**given), **_some(**more)})
         if free is not None:
             request["free"] = _names("free", free)
-        constraints = {k: _integers(v) for k, v in constraints.items() if v is not None}
-        if constraints:
-            request["constraints"] = constraints
+        if _some(**constraints):
+            request["constraints"] = _some(**constraints)
         return self._drawn(Placement, self.request(request, now))
 
     def commit(self, job: str, gpus: Union[int, Gpus], *, now: Optional[float] = None, **more: Any) -> Union[Placement, Allocation]:
         """Gives GPUs to a job: a number chooses them as :meth:`place` does, names take exactly these.
 
         Returns a :class:`Placement` for a number, else an :class:`Allocation`.
+
+        >>> engine = Engine(cluster="h100", state="site.state")
+        >>> _ = engine.fit("nccl", collective="all_reduce")
+        >>> engine.commit("train-7", 8, key="submit-7").committed.job
+        'train-7'
+        >>> engine.commit("train-8", "n3:[0-1]").gpus
+        ['n3:0', 'n3:1']
+        >>> engine.commit("train-9", "n3:0")
+        Traceback (most recent call last):
+        ...
+        linkwise._errors.Error: ...n3:0...
         """
-        if isinstance(gpus, str) or not hasattr(gpus, "__index__"):
-            request = {"request": "allocate", "job": job, "gpus": _names("gpus", gpus), **more}
+        # An array has `__index__`, too.
+        if isinstance(gpus, str) or hasattr(gpus, "__iter__") or not hasattr(gpus, "__index__"):
+            names = _names("gpus", cast("Gpus", gpus))
+            request = {"request": "allocate", "job": job, "gpus": names, **more}
             return Allocation._of(self.request(request, now))
         return self.place(gpus, commit=job, now=now, **more)
 
     def release(self, *jobs: str, key: Optional[str] = None, now: Optional[float] = None) -> Release:
-        """Releases the GPUs of all these jobs, or of none."""
+        """Releases the GPUs of all these jobs, or of none.
+
+        >>> engine = Engine(cluster="h100", state="site.state")
+        >>> _ = engine.commit("a", "n0:[0-7]"), engine.commit("b", "n1:[0-3]")
+        >>> engine.release("a", "b").free == engine.status().gpus
+        True
+        """
         return Release._of(self.request({"request": "release", "jobs": list(jobs), **_some(key=key)}, now))
 
     def status(self) -> Status:
-        """The state: free GPUs, jobs, drained GPUs, suspects."""
-        return Status._of(self.request({"request": "status"}))
+        """The state: free GPUs, jobs, drained GPUs, suspects.
+
+        >>> engine = Engine(cluster="h100", state="site.state")
+        >>> _ = engine.commit("a", "n0:[0-7]")
+        >>> now = engine.status()
+        >>> now.gpus, len(now.free), now.jobs[0]["id"], now.jobs[0]["split"]
+        (32, 24, 'a', '8')
+        """
+        return self._drawn(Status, self.request({"request": "status"}))
 
     # Learning
 
@@ -302,12 +351,26 @@ class Engine:
             simulated: True if the readings are simulated; reports then call them so.
             only_store: do not teach the model.
             force: store a reading above what the links allow, too.
+
+        >>> engine = Engine(cluster="h100", store="readings.db")
+        >>> stored = engine.observe("train-7", 212.5, gpus="n[0-1]:[0-7]")
+        >>> stored.readings[0]["busbw_gb_per_s"], stored.readings[0]["collective"]
+        (212.5, 'all_reduce')
+        >>> engine.observe("train-7", 99_000.0, gpus="n[0-1]:[0-7]")    # bits, not bytes?
+        Traceback (most recent call last):
+        ...
+        linkwise._errors.Error: ...check the unit (GB/s, not Gbit/s)...
         """
+        shape = getattr(readings, "shape", ())
+        if shape and not isinstance(readings, Mapping):
+            raise _bad(f"`readings` is an array of shape {tuple(shape)}; one bandwidth or a list of dictionaries was expected")
         if hasattr(readings, "__float__"):
-            readings = {"collective": collective, "busbw_gb_per_s": float(readings)}
+            readings = {"collective": collective, "busbw_gb_per_s": _number("readings", readings)}
         if isinstance(readings, Mapping):
             readings = [readings]
-        request: Dict[str, Any] = {"request": "observe", "job": job, "readings": [_plain(r) for r in readings]}
+        if isinstance(readings, (str, bytes)) or not hasattr(readings, "__iter__"):
+            raise _bad(f"`readings` is a {type(readings).__name__}; a bandwidth or a list of readings was expected")
+        request: Dict[str, Any] = {"request": "observe", "job": job, "readings": [_reading(r) for r in readings]}
         request.update(simulated=simulated, only_store=only_store, force=force, **_some(key=key))
         if gpus is not None:
             request["gpus"] = _names("gpus", gpus)
@@ -317,17 +380,39 @@ class Engine:
         """Fits a model to all usable readings, then uses it, and saves it if the engine has a model file.
 
         ``kind`` None is ``"gp"``; ``"nccl"`` needs no readings but ``collective``.
+
+        >>> engine = Engine(cluster="h100")
+        >>> fitted = engine.fit("nccl", collective="all_reduce")
+        >>> fitted.kind, fitted.intra_readings, fitted.multi_host_readings
+        ('nccl', 0, 0)
         """
         return Fit._of(self.request({"request": "fit", "seed": seed, **_some(kind=kind, collective=collective)}))
 
     def diagnose(self, *, collective: Optional[str] = None) -> Diagnosis:
-        """Looks for slow hardware in the readings."""
+        """Looks for slow hardware in the readings.
+
+        >>> engine = Engine(cluster="h100", store="readings.db")
+        >>> for busbw, pair in ((340, "01"), (338, "02"), (160, "03"), (342, "12"), (161, "13"), (159, "23")):
+        ...     _ = engine.observe("job" + pair, busbw, gpus=f"n{pair[0]}:[0-7] n{pair[1]}:[0-7]", only_store=True)
+        >>> found = engine.diagnose()
+        >>> found.readings, found.hosts[0]["host"], found.hosts[0]["ratio"] < 0.8    # of comparable hosts; the slowest first
+        (6, 'n3', True)
+        """
         return Diagnosis._of(self.request({"request": "diagnose", **_some(collective=collective)}))
 
     # Prediction
 
     def explain(self, gpus: Optional[Gpus] = None, *, job: Optional[str] = None, size_bytes: Optional[int] = None) -> Explanation:
-        """The bandwidth expected of GPUs, or of those of a job, and what limits it."""
+        """The bandwidth expected of GPUs, or of those of a job, and what limits it.
+
+        >>> engine = Engine(cluster="h100")
+        >>> _ = engine.fit("nccl", collective="all_reduce")
+        >>> inside, across = engine.explain("n0:[0-7]"), engine.explain("n[0-1]:[0-7]")
+        >>> inside.predicted_busbw_gb_per_s > across.predicted_busbw_gb_per_s
+        True
+        >>> inside.bottleneck["kind"], across.split
+        ('host', '8+8')
+        """
         names = None if gpus is None else _names("gpus", gpus)
         return self._drawn(Explanation, self.request({"request": "explain", **_some(gpus=names, job=job, size_bytes=size_bytes)}))
 
@@ -351,8 +436,10 @@ class Engine:
         if _is_array(allocations):
             if allocations.dtype != bool or allocations.ndim != 2:
                 raise _bad(f"an array of {allocations.dtype} with {allocations.ndim} dimensions; a boolean matrix was expected")
-            return self._native.predict_rows(allocations, _whole("size_bytes", size_bytes))
-        if isinstance(allocations, str) or not hasattr(allocations, "__iter__"):
+            if hasattr(allocations, "mask"):
+                raise _bad("a masked array; fill it first: `allocations.filled(False)`")
+            return self._native.predict_rows(allocations.view("uint8"), _whole("size_bytes", size_bytes))
+        if isinstance(allocations, (str, memoryview)) or not hasattr(allocations, "__iter__"):
             raise _bad("`allocations` must be a sequence of lists of GPUs, or a boolean matrix")
         names = [_names(f"allocations[{i}]", a) for i, a in enumerate(allocations)]
         return self._native.predict(names, _whole("size_bytes", size_bytes))
@@ -397,7 +484,10 @@ class Engine:
 
     def _drawn(self, kind: Type[Drawn], answer: Dict[str, Any]) -> Drawn:
         out = kind._of(answer)
-        object.__setattr__(out, "_hosts", self._native.hosts)
+        if self._hosts is None:
+            self._hosts = tuple(self._native.hosts())
+        # The list, not a method of the engine: an answer can be pickled, and does not keep the engine open.
+        object.__setattr__(out, "_hosts", self._hosts)
         return out
 
 
@@ -405,20 +495,25 @@ def _some(**fields: Any) -> Dict[str, Any]:
     return {k: v for k, v in fields.items() if v is not None}
 
 
-def _plain(value: Any) -> Dict[str, Any]:
+def _reading(value: Any) -> Dict[str, Any]:
     if not isinstance(value, Mapping):
         raise _bad(f"a reading is a {type(value).__name__}; a dictionary was expected")
-    return {k: _integers(v) for k, v in value.items()}
+    return dict(value)
 
 
-def _integers(value: Any) -> Any:
-    """NumPy's scalars as Python's."""
+def _plain(value: Any) -> Any:
+    """JSON's types, with NumPy's numbers and arrays as Python's."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
     if isinstance(value, Mapping):
-        return {k: _integers(v) for k, v in value.items()}
+        return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_integers(v) for v in value]
+        return [_plain(v) for v in value]
+    if _is_array(value):
+        return _plain(value.tolist())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.bool_):
+        return bool(value)
     if hasattr(value, "__index__"):
         return value.__index__()
     return float(value) if hasattr(value, "__float__") else value
@@ -427,7 +522,7 @@ def _integers(value: Any) -> Any:
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor of several numbers
         raise _bad(f"`{name}` is {value!r}; a number was expected") from None
 
 

@@ -5,7 +5,7 @@
 class Error(Exception):
     """A request that linkwise did not answer.
 
-    ``str(error)`` is the message and, behind a semicolon, the remedy.
+    ``str(error)`` is the message and, behind a semicolon, the remedy, unless the message ends with it.
 
     Attributes:
         code: stable word for programs, such as ``"no_model"`` or ``"gpu_held"``.
@@ -23,4 +23,5 @@ class Error(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.remedy}" if self.remedy else self.message
+        said = not self.remedy or self.message.endswith(self.remedy)
+        return self.message if said else f"{self.message}; {self.remedy}"

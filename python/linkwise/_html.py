@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
+Host = Tuple[str, str, int]
+#: Colour and words of a GPU.
+Marks = Dict[Tuple[str, int], Tuple[str, str]]
+
+CHOSEN, HELD, DRAINED, SUSPECT, LINE = "#76b900", "#2f80ed", "#9aa5b1", "#d64545", "#7b8794"
 #: Hosts drawn; the chosen ones first.
 HOSTS_MAX = 48
 #: Links listed.
@@ -22,7 +27,7 @@ def placement(answer: Any) -> str:
     for gpu in answer.gpus:
         host, _, index = gpu.rpartition(":")
         chosen.setdefault(host, set()).add(int(index))
-    hosts: List[Tuple[str, str, int]] = answer._hosts() if answer._hosts else []
+    hosts: List[Host] = list(answer._hosts)
     hosts = hosts or [(h, "", max(g) + 1) for h, g in chosen.items()]
     shown = [h for h in hosts if h[0] in chosen] + [h for h in hosts if h[0] not in chosen]
     shown, left = shown[:HOSTS_MAX], max(0, len(shown) - HOSTS_MAX)
@@ -43,10 +48,44 @@ def placement(answer: Any) -> str:
         rows.append(("extrapolated", escape("; ".join(answer.outside_validated))))
     if left:
         rows.append(("not drawn", f"{left} hosts"))
-    return f"<div>{_hosts(shown, chosen)}{_table(rows)}</div>"
+    marks = {(host, g): (CHOSEN, "chosen") for host, of in chosen.items() for g in of}
+    return f"<div>{_hosts(shown, marks, 'hosts and chosen GPUs')}{_table(rows)}</div>"
 
 
-def _hosts(hosts: List[Tuple[str, str, int]], chosen: Dict[str, Set[int]]) -> str:
+def status(answer: Any) -> str:
+    """The cluster with held, drained and suspect GPUs, and their numbers."""
+    marks: Marks = {}
+    for job in answer.jobs:
+        marks.update({_gpu(g): (HELD, f"held by {job['id']}") for g in job["gpus"]})
+    for drained in answer.drained:
+        marks.update({_gpu(g): (DRAINED, f"drained {drained['reason']}".strip()) for g in drained["gpus"]})
+    # A suspect component of a host may slow each of its GPUs.
+    suspects = {s["host"]: f"{s['component']}, probability {s['probability']:.2f}" for s in reversed(answer.suspects)}
+    marked = {host for host, _ in marks}.union(suspects)
+    hosts = sorted(answer._hosts, key=lambda h: h[0] not in marked)
+    held = sum(color == HELD for color, _ in marks.values())
+    rows = [
+        ("GPUs", f"{answer.gpus} on {answer.hosts} hosts of {escape(answer.cluster)}"),
+        (f"{_square('none')} free", f"{len(answer.free)}"),
+        (f"{_square(HELD)} held", f"{held} by {len(answer.jobs)} jobs"),
+        (f"{_square(DRAINED)} drained", f"{sum(color == DRAINED for color, _ in marks.values())}"),
+        (f"{_square('none', SUSPECT)} suspect", "; ".join(escape(f"{host}: {what}") for host, what in suspects.items()) or "none"),
+    ]
+    if len(hosts) > HOSTS_MAX:
+        rows.append(("not drawn", f"{len(hosts) - HOSTS_MAX} hosts"))
+    return f"<div>{_hosts(hosts[:HOSTS_MAX], marks, 'hosts with held, drained and suspect GPUs', suspects)}{_table(rows)}</div>"
+
+
+def _gpu(name: str) -> Tuple[str, int]:
+    host, _, index = name.rpartition(":")
+    return host, int(index)
+
+
+def _square(fill: str, stroke: str = LINE) -> str:
+    return f"<svg width='12' height='12'><rect x='1' y='1' width='10' height='10' fill='{fill}' stroke='{stroke}'/></svg>"
+
+
+def _hosts(hosts: Sequence[Host], marks: Marks, label_of_all: str, suspects: Mapping[str, str] = {}) -> str:  # noqa: B006
     cell, name_px, height = 16, 110, 22
     per_row = 3
     gpus_max = max((h[2] for h in hosts), default=1)
@@ -57,18 +96,18 @@ def _hosts(hosts: List[Tuple[str, str, int]], chosen: Dict[str, Set[int]]) -> st
         label = host if len(host) <= 16 else host[:15] + "…"
         out.append(f'<text x="{x + name_px - 6}" y="{y + 15}" text-anchor="end">{escape(label)}</text>')
         for g in range(gpus):
-            used = g in chosen.get(host, ())
-            fill = "#76b900" if used else "none"
-            title = f"{host}:{g} {kind}{', chosen' if used else ''}"
+            fill, what = marks.get((host, g), ("none", ""))
+            stroke = SUSPECT if host in suspects else LINE
+            title = ", ".join(w for w in (f"{host}:{g} {kind}", what, suspects.get(host, "")) if w)
             out.append(
                 f'<rect x="{x + name_px + g * cell}" y="{y + 3}" width="{cell - 3}" height="{cell - 3}" fill="{fill}" '
-                f'stroke="#7b8794"><title>{escape(title)}</title></rect>'
+                f'stroke="{stroke}"><title>{escape(title)}</title></rect>'
             )
     rows = (len(hosts) + per_row - 1) // per_row
     total = min(per_row, max(1, len(hosts))) * width
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{total}" height="{rows * height + 4}" role="img" '
-        f'aria-label="hosts and chosen GPUs" style="font:12px sans-serif;fill:currentColor">{"".join(out)}</svg>'
+        f'aria-label="{label_of_all}" style="font:12px sans-serif;fill:currentColor">{"".join(out)}</svg>'
     )
 
 

@@ -9,6 +9,7 @@ import unittest
 
 import linkwise
 import linkwise._engine
+import linkwise.moe
 import linkwise.torch.rendezvous
 
 
@@ -33,10 +34,21 @@ class Page(unittest.TestCase):
                 os.chdir(before)
 
 
+def in_new_folder(example):
+    """The examples make files in the working folder."""
+    example.left, example.folder = os.getcwd(), tempfile.TemporaryDirectory()
+    os.chdir(example.folder.name)
+
+
+def back(example):
+    os.chdir(example.left)
+    example.folder.cleanup()
+
+
 def load_tests(loader, tests, pattern):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    for module in (linkwise, linkwise._engine, linkwise.torch.rendezvous):
-        found = doctest.DocTestSuite(module, optionflags=flags)
+    for module in (linkwise, linkwise._engine, linkwise.moe, linkwise.torch.rendezvous):
+        found = doctest.DocTestSuite(module, optionflags=flags, setUp=in_new_folder, tearDown=back)
         assert found.countTestCases() > 0, module
         tests.addTests(found)
     return tests

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that nobody means: each gives `linkwise.Error`, or Python's own TypeError for a wrong signature. Never a crash."""
+"""Senseless arguments: each gives `linkwise.Error`, or Python's own TypeError for a wrong signature. Never a crash."""
 
 import os
 import random

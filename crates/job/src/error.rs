@@ -13,6 +13,9 @@ pub enum JobError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// A file cannot be opened, or is too large.
+    #[error(transparent)]
+    File(files::FileError),
     /// A file is not a trace; `why` names the line.
     #[error("{}: {why}", path.display())]
     Trace {
@@ -38,11 +41,35 @@ pub enum JobError {
     PluginNotThere(PathBuf),
     /// The plugin is not installed.
     #[error(
-        "the plugin ({library}) is neither next to the command nor in ../lib; build it with `cargo build -p nccl-plugin` and copy \
+        "the plugin ({library}) is neither next to the command nor in ../lib or ../lib/linkwise; build it with `cargo build -p nccl-plugin` and copy \
          target/debug/{library} there, or name it in LINKWISE_PLUGIN"
     )]
     PluginNotInstalled {
         /// Its file name.
         library: &'static str,
+    },
+    /// The program that loads the plugin is not installed.
+    #[error(
+        "linkwise-plugin-check is neither next to the command nor in ../libexec; install the package again, or build it with \
+         `cargo build -p nccl-plugin`"
+    )]
+    CheckNotInstalled,
+    /// That program cannot be run.
+    #[error("{}: {why}", program.display())]
+    CheckProgram {
+        /// The program.
+        program: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// A library cannot be loaded, or is no plugin.
+    #[error("{} cannot be used: {why} ({status})", library.display())]
+    Unusable {
+        /// The library.
+        library: PathBuf,
+        /// The loader's reason.
+        why: String,
+        /// How the program that loaded it ended.
+        status: std::process::ExitStatus,
     },
 }

@@ -42,12 +42,67 @@ impl LaunchedTask {
         })
     }
 
+    /// As [`LaunchedTask::of`]. MPICH's mpiexec tells no job id: tasks of one host then know each other by the process of mpiexec above them.
+    pub fn here(env: impl Fn(&str) -> Option<String>) -> Option<LaunchedTask> {
+        let task = LaunchedTask::of(env)?;
+        let job = task.job.or_else(|| ancestor(Path::new("/proc"), HYDRA_PROXY));
+        Some(LaunchedTask { job, ..task })
+    }
+
     /// The default rendezvous of tasks that all run on one host, from the job's name. `None` on several hosts or if unknown.
     pub fn rendezvous(&self) -> Option<String> {
         let job = self.job.as_ref().filter(|_| self.on_host == Some(self.count))?;
         let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
         Some(format!("local:{}", job.chars().take(80).map(word).collect::<String>()))
     }
+}
+
+/// The process of MPICH's mpiexec that starts a job's tasks on one host.
+const HYDRA_PROXY: &str = "hydra_pmi_proxy";
+/// Processes between a task and the launcher's: shells and wrappers.
+const ANCESTORS_MAX: usize = 16;
+
+/// The process of this name above this one, by number and start; `None` if there is none.
+fn ancestor(proc: &Path, name: &str) -> Option<String> {
+    let mut at = "self".to_owned();
+    for _ in 0..ANCESTORS_MAX {
+        let stat = std::fs::read_to_string(proc.join(&at).join("stat")).ok()?;
+        // `pid (name) state parent ...`; a name may hold blanks and parentheses.
+        let (pid, rest) = stat.split_once(" (")?;
+        let (called, rest) = rest.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        if called == name {
+            return Some(format!("{name}-{pid}-{}", fields.get(19)?));
+        }
+        at = (*fields.get(1)?).to_owned();
+    }
+    None
+}
+
+/// True if `mpirun --version` answered with `version` and takes Open MPI's `-x`. Under another name than mpirun it says the name of its run-time system:
+/// Debian's mpirun.openmpi is `OpenRTE`, prun of Open MPI 5 `PRRTE`.
+pub fn is_open_mpi(version: &str) -> bool {
+    ["Open MPI", "OpenRTE", "PRRTE"].iter().any(|name| version.contains(name))
+}
+
+/// What must stand before the arguments of Open MPI's mpirun so that processes on other hosts get these variables. It takes `-x` or a list of
+/// its own (`mca_base_env_list`), not both.
+///
+/// # Errors
+/// A sentence: the user gives that list.
+pub fn passing_on(
+    command: &[OsString],
+    variables: &[OsString],
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<OsString>, String> {
+    const LIST: &str = "mca_base_env_list";
+    if command.iter().any(|word| word == LIST) || env("OMPI_MCA_mca_base_env_list").is_some_and(|v| !v.is_empty()) {
+        return Err(format!(
+            "{LIST} is set, so linkwise adds no -x; it must name NCCL_* and LINKWISE_* for other hosts"
+        ));
+    }
+    let given = |name: &OsString| command.windows(2).any(|w| w[0] == "-x" && w[1] == *name);
+    Ok(variables.iter().filter(|v| !given(v)).flat_map(|v| [OsString::from("-x"), v.clone()]).collect())
 }
 
 /// Options of mpirun and mpiexec that name hosts.
@@ -68,10 +123,11 @@ const HOST_OPTIONS: [&str; 10] = [
 pub fn reaches_other_hosts(command: &[OsString], env: impl Fn(&str) -> Option<String>) -> Option<&str> {
     let program = Path::new(command.first()?).file_name()?.to_str()?;
     let hosts = slurm_hosts(&env);
-    let reaches = match program {
+    // Debian has mpirun.openmpi and mpiexec.mpich.
+    let reaches = match program.split('.').next()? {
         // Outside of an allocation srun creates one, possibly on other hosts.
         "srun" => hosts.is_none_or(|n| n > 1),
-        "mpirun" | "mpiexec" | "mpiexec.hydra" | "orterun" | "prun" => {
+        "mpirun" | "mpiexec" | "orterun" | "prun" => {
             hosts.is_some_and(|n| n > 1)
                 || ["PBS_NODEFILE", "LSB_HOSTS"].iter().any(|k| env(k).is_some())
                 || command.iter().any(|word| HOST_OPTIONS.iter().any(|option| word == option))
@@ -144,6 +200,35 @@ mod tests {
     }
 
     #[test]
+    fn a_process_above_is_found_by_its_name_whatever_is_between() {
+        let dir = tempfile::tempdir().unwrap();
+        let stat = |at: &str, pid: u32, name: &str, parent: u32| {
+            std::fs::create_dir_all(dir.path().join(at)).unwrap();
+            let zeros = "0 ".repeat(17);
+            std::fs::write(dir.path().join(at).join("stat"), format!("{pid} ({name}) S {parent} {zeros}777 0\n"))
+                .unwrap();
+        };
+        stat("self", 30, "linkwise", 20);
+        stat("20", 20, "sh (x) y", 10);
+        stat("10", 10, "hydra_pmi_proxy", 1);
+        assert_eq!(ancestor(dir.path(), HYDRA_PROXY).as_deref(), Some("hydra_pmi_proxy-10-777"));
+        assert_eq!(ancestor(dir.path(), "slurmstepd"), None);
+        stat("20", 20, "loop", 20);
+        assert_eq!(ancestor(dir.path(), HYDRA_PROXY), None);
+    }
+
+    #[test]
+    fn open_mpi_is_told_to_pass_on_what_the_user_has_not() {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let added =
+            |command: &[&str], vars: &[(&str, &str)]| passing_on(&words(command), &words(&["A", "B"]), env(vars));
+        assert_eq!(added(&["mpirun", "--host", "a,b", "train"], &[]), Ok(words(&["-x", "A", "-x", "B"])));
+        assert_eq!(added(&["mpirun", "-x", "A", "train"], &[]), Ok(words(&["-x", "B"])));
+        assert!(added(&["mpirun", "--mca", "mca_base_env_list", "A", "train"], &[]).is_err());
+        assert!(added(&["mpirun", "train"], &[("OMPI_MCA_mca_base_env_list", "A")]).is_err());
+    }
+
+    #[test]
     fn commands_that_start_processes_on_other_hosts_are_known() {
         let (two, one) = ([("SLURM_JOB_NUM_NODES", "2")], [("SLURM_JOB_NUM_NODES", "1")]);
         for (command, vars, who) in [
@@ -153,6 +238,7 @@ mod tests {
             (&["mpirun", "-np", "4", "train"], &[], None),
             (&["mpirun", "--host", "a,b", "train"], &[], Some("mpirun")),
             (&["mpiexec", "train"], &two, Some("mpiexec")),
+            (&["mpiexec.mpich", "-hosts", "a,b", "train"], &[], Some("mpiexec.mpich")),
             (&["python", "srun"], &two, None),
         ] {
             let words: Vec<OsString> = command.iter().map(OsString::from).collect();

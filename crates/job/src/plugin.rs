@@ -6,7 +6,10 @@ use std::path::PathBuf;
 /// The library's file name.
 pub const LIBRARY: &str = "liblinkwise_nccl.so";
 
-/// The path of the library: `LINKWISE_PLUGIN`, or next to the running command, or in `../lib`.
+/// Where the plugins are, from the folder of the running command: next to it, as in a wheel or tarball, as in a package, or as cargo builds them.
+pub const FOLDERS: [&str; 4] = ["", "../lib", "../lib/linkwise", "deps"];
+
+/// The path of the library: `LINKWISE_PLUGIN`, or in one of [`FOLDERS`].
 ///
 /// # Errors
 /// [`JobError::PluginNotThere`], [`JobError::PluginNotInstalled`].
@@ -14,7 +17,7 @@ pub fn library() -> Result<PathBuf, JobError> {
     if let Some(path) = std::env::var_os("LINKWISE_PLUGIN").filter(|p| !p.is_empty()).map(PathBuf::from) {
         return path.canonicalize().map_err(|_| JobError::PluginNotThere(path));
     }
-    next_to_command(LIBRARY, &["", "../lib", "deps"]).ok_or(JobError::PluginNotInstalled { library: LIBRARY })
+    next_to_command(LIBRARY, &FOLDERS).ok_or(JobError::PluginNotInstalled { library: LIBRARY })
 }
 
 /// A file in one of these folders. The folders are relative to the folder of the running command.

@@ -8,8 +8,14 @@
 //!   (`dump_stats`), and collectives without a bus bandwidth of nccl-tests.
 //! * The ring holds 1,024 collectives per communicator, and the files are written at the end by default: a job that was killed leaves none.
 //!
+//! Its other form, text for Prometheus, has its own reader: [`prometheus`]. [`write`] writes the plugin's trace in both forms.
+//!
 //! A dump is untrusted: lines, files and fields have limits. A cut-off last line is counted, not an error.
 
+pub mod prometheus;
+pub mod write;
+
+use crate::kinds::{CallKind, CallTimes};
 use crate::plugin_trace::{RANKS_MAX, SIZE_BYTES_MAX, TraceEnd, TraceError, read_lines};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -76,8 +82,9 @@ pub struct InspectedKind {
     pub collective: Collective,
     /// The whole buffer.
     pub size: Bytes,
+    /// 0 if the source does not tell ([`prometheus`]).
     pub operations: usize,
-    /// Median time, microseconds.
+    /// Median time, microseconds; with [`prometheus`] a mean.
     pub time_us: f64,
     pub busbw: Bandwidth,
     /// Such as `RING/LL`, from format v4.2 on.
@@ -162,6 +169,16 @@ impl InspectorDump {
         Ok(())
     }
 
+    /// The collectives of all communicators, the most frequent first, and the number of lines left out. O(operations).
+    pub fn kinds(&self) -> (Vec<CallKind>, usize) {
+        let mut kinds = CallTimes::default();
+        for ((_, collective, _), o) in &self.operations {
+            let by_all = o.ranks.len() == o.n_ranks as usize;
+            kinds.add(*collective, Bytes(o.size), o.n_ranks, Some(o.least_us), by_all);
+        }
+        (kinds.finish(), self.left_out)
+    }
+
     /// The collectives over `gpus` ranks that all of them have in their dumps. O(operations).
     ///
     /// # Errors
@@ -189,7 +206,7 @@ impl InspectorDump {
             let time_us = stats::upper_median(&us);
             let busbw = Bandwidth::from_gb_per_s(size as f64 / time_us / 1e3 * collective.bus_factor(gpus));
             let algorithm = algorithm.and_then(|a| a.split_once('/'));
-            let algorithm = algorithm.map(|(a, p)| (a.to_ascii_uppercase(), p.to_ascii_uppercase()));
+            let algorithm = algorithm.map(|(a, p)| arm(a, p));
             kinds.push(InspectedKind {
                 collective,
                 size: Bytes(size),
@@ -216,6 +233,12 @@ impl InspectorDump {
         let at_unix_s = (self.latest_us > 0.0).then_some(self.latest_us / 1e6);
         Ok(InspectorSummary { kinds, left_out, at_unix_s })
     }
+}
+
+/// Algorithm and protocol as the plugin's traces write them: in capitals, without NCCL's underscores (`NVLS_TREE`).
+fn arm(algorithm: &str, protocol: &str) -> (String, String) {
+    let plain = |word: &str| word.to_ascii_uppercase().replace('_', "");
+    (plain(algorithm), plain(protocol))
 }
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ pub struct TraceLine {
     /// Channels that ran.
     pub channels: u32,
     pub call: Option<u64>,
+    /// `launched`: NCCL's number of the collective in its communicator.
+    pub sequence: Option<u64>,
     /// Number of the call's outermost group; 0 if NCCL does not report groups.
     pub group: u64,
     pub epoch: u64,

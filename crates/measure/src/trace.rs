@@ -13,7 +13,9 @@
 //! Operations over another number of ranks than the job has GPUs (such as those of tensor-parallel groups) are left out
 //! and counted.
 
+use crate::kinds::{CallKind, CallTimes};
 use crate::nccl_tests::ParseError;
+use crate::scalar::{bytes_of, collective_of};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -27,6 +29,8 @@ pub const OPERATIONS_MAX: usize = 1_000_000;
 pub const KINDS_MAX: usize = 64;
 /// Longest plausible operation, microseconds.
 const TIME_US_MAX: f64 = 1e9;
+/// Limit on ranks of a group.
+const MANY_RANKS: u64 = 1 << 20;
 
 /// Form of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,18 +72,9 @@ pub struct OperationSummary {
 /// # Errors
 /// Text of neither form, a line with a wrong or missing field, limits exceeded, a trace without any usable operation.
 pub fn parse_trace(text: &str, gpus: usize) -> Result<JobTrace, ParseError> {
-    if text.len() > FILE_BYTES_MAX {
-        return Err(ParseError::at(1, 1, format!("the trace is larger than {} MiB", FILE_BYTES_MAX >> 20)));
-    }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut operations = TraceOperations { bandwidths: BTreeMap::new(), count: 0, left_out: 0, gpus };
-    let first = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").trim();
-    // A profiler trace begins with an object that does not end on its line, or with one that holds the whole trace.
-    let form = if serde_json::from_str::<Line>(first).is_ok() || !text.contains("\"traceEvents\"") {
-        TraceForm::JsonLines
-    } else {
-        TraceForm::Kineto
-    };
+    let form = form_of(text)?;
     match form {
         TraceForm::JsonLines => lines(text, &mut operations)?,
         TraceForm::Kineto => kineto(text, &mut operations)?,
@@ -94,6 +89,17 @@ pub fn parse_trace(text: &str, gpus: usize) -> Result<JobTrace, ParseError> {
         return Err(ParseError::at(1, 1, message));
     }
     Ok(operations.summary(form))
+}
+
+/// The form of a trace that is not too large.
+fn form_of(text: &str) -> Result<TraceForm, ParseError> {
+    if text.len() > FILE_BYTES_MAX {
+        return Err(ParseError::at(1, 1, format!("the trace is larger than {} MiB", FILE_BYTES_MAX >> 20)));
+    }
+    let first = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").trim();
+    // A profiler trace begins with an object that does not end on its line, or with one that holds the whole trace.
+    let is_lines = serde_json::from_str::<Line>(first).is_ok() || !text.contains("\"traceEvents\"");
+    Ok(if is_lines { TraceForm::JsonLines } else { TraceForm::Kineto })
 }
 
 /// One line of the JSON-lines form.
@@ -150,36 +156,42 @@ fn size_seconds(c: Collective, size: Bytes, ranks: usize, gb_per_s: f64) -> Seco
     Seconds(size.as_f64() * c.bus_factor(ranks) / (gb_per_s * 1e9))
 }
 
+/// A line and its collective; `number` counts from 0.
+fn json_line(number: usize, text: &str) -> Result<(Collective, Line), ParseError> {
+    let bad = |message: String| ParseError::at(number + 1, 1, message);
+    let line: Line = serde_json::from_str(text).map_err(|e| {
+        let what = e.to_string();
+        let what = what.split(" at line").next().unwrap_or("").chars().take(160).collect::<String>();
+        ParseError::at(number + 1, e.column().max(1), format!("{what}; a line like {EXAMPLE} was expected"))
+    })?;
+    let collective: Collective = line
+        .collective
+        .parse()
+        .map_err(|_| bad(format!("`{}` is not a collective", line.collective.chars().take(40).collect::<String>())))?;
+    if !(1..=store::measurement::SIZE_BYTES_MAX).contains(&line.size_bytes) {
+        return Err(bad(format!("`size_bytes` is {}; 1 to 2^50 was expected", line.size_bytes)));
+    }
+    if let Some(t) = line.time_us.filter(|t| !(*t > 0.0 && *t <= TIME_US_MAX)) {
+        return Err(bad(format!("`time_us` is {t}; a time above 0, {TIME_US_MAX} at most, was expected")));
+    }
+    if line.time_us.is_some() == line.busbw_gb_per_s.is_some() {
+        return Err(bad("one of `busbw_gb_per_s` and `time_us` was expected".into()));
+    }
+    if line.at_unix_s.is_some_and(|t| !(0.0..=1e11).contains(&t)) {
+        return Err(bad("`at_unix_s` is not a time in seconds since 1970".into()));
+    }
+    Ok((collective, line))
+}
+
 fn lines(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError> {
     for (i, text) in text.lines().enumerate().filter(|l| !l.1.trim().is_empty()) {
         let bad = |message: String| ParseError::at(i + 1, 1, message);
-        let line: Line = serde_json::from_str(text).map_err(|e| {
-            let what = e.to_string();
-            let what = what.split(" at line").next().unwrap_or("").chars().take(160).collect::<String>();
-            ParseError::at(i + 1, e.column().max(1), format!("{what}; a line like {EXAMPLE} was expected"))
-        })?;
-        let collective: Collective = line.collective.parse().map_err(|_| {
-            bad(format!("`{}` is not a collective", line.collective.chars().take(40).collect::<String>()))
-        })?;
-        if !(1..=store::measurement::SIZE_BYTES_MAX).contains(&line.size_bytes) {
-            return Err(bad(format!("`size_bytes` is {}; 1 to 2^50 was expected", line.size_bytes)));
-        }
+        let (collective, line) = json_line(i, text)?;
         let size = Bytes(line.size_bytes);
-        let gb_per_s = match (line.busbw_gb_per_s, line.time_us) {
-            (Some(v), None) => v,
-            (None, Some(t)) if t > 0.0 && t <= TIME_US_MAX => {
-                collective.busbw_gb_per_s(operations.gpus, size.as_f64(), t * 1e-6)
-            }
-            (None, Some(t)) => {
-                return Err(bad(format!("`time_us` is {t}; a time above 0, {TIME_US_MAX} at most, was expected")));
-            }
-            _ => return Err(bad("one of `busbw_gb_per_s` and `time_us` was expected".into())),
-        };
+        let of_time = |t: f64| collective.busbw_gb_per_s(operations.gpus, size.as_f64(), t * 1e-6);
+        let gb_per_s = line.busbw_gb_per_s.or(line.time_us.map(of_time)).unwrap_or(0.0);
         if !(gb_per_s > 0.0 && gb_per_s <= store::measurement::BUSBW_GB_PER_S_MAX) {
             return Err(bad(format!("the bus bandwidth is {gb_per_s} GB/s, which is impossible")));
-        }
-        if line.at_unix_s.is_some_and(|t| !(0.0..=1e11).contains(&t)) {
-            return Err(bad("`at_unix_s` is not a time in seconds since 1970".into()));
         }
         operations.add(collective, size, gb_per_s, line.at_unix_s).map_err(bad)?;
     }
@@ -222,15 +234,21 @@ struct Args {
     dtype: Value,
 }
 
-fn kineto(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError> {
+/// The events of NCCL's kernels in a profiler trace.
+fn nccl_kernels(text: &str) -> Result<Vec<ChromeEvent>, ParseError> {
     let trace: Chrome = serde_json::from_str(text)
         .map_err(|e| ParseError::at(e.line().max(1), e.column().max(1), format!("not a profiler trace: {e}")))?;
-    for e in trace.events {
+    let mut events = trace.events;
+    events.retain(|e| {
         let name = e.name.as_str().unwrap_or("");
         let is_nccl = name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel");
-        if e.cat.as_str() != Some("kernel") || !is_nccl {
-            continue;
-        }
+        is_nccl && e.cat.as_str() == Some("kernel")
+    });
+    Ok(events)
+}
+
+fn kineto(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError> {
+    for e in nccl_kernels(text)? {
         match operation(&e, operations.gpus) {
             Some((c, size, v)) => operations.add(c, size, v, None).map_err(|m| ParseError::at(1, 1, m))?,
             None => operations.left_out += 1,
@@ -239,48 +257,57 @@ fn kineto(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError
     Ok(())
 }
 
-/// Collective, size and bandwidth, GB/s, of a kernel. `None` if a field is missing or the operation does not span the whole job.
-fn operation(e: &ChromeEvent, gpus: usize) -> Option<(Collective, Bytes, f64)> {
+/// A kernel of a collective.
+struct Kernel {
+    collective: Collective,
+    size: Bytes,
+    ranks: u64,
+    us: f64,
+}
+
+/// The collective of an event; `None` if a field is missing or impossible.
+fn kernel(e: &ChromeEvent) -> Option<Kernel> {
     let args = e.args.as_ref()?;
-    let collective = match args.collective.as_str()? {
-        "allreduce" | "all_reduce" | "allreduce_coalesced" => Collective::AllReduce,
-        "_allgather_base"
-        | "allgather"
-        | "all_gather"
-        | "all_gather_into_tensor"
-        | "allgather_into_tensor_coalesced" => Collective::AllGather,
-        "_reduce_scatter_base" | "reduce_scatter" | "reduce_scatter_tensor" | "reduce_scatter_tensor_coalesced" => {
-            Collective::ReduceScatter
-        }
-        "broadcast" => Collective::Broadcast,
-        "reduce" => Collective::Reduce,
-        // All-to-all is left out: its shares may be uneven.
-        _ => return None,
-    };
-    if args.group.as_u64()? != gpus as u64 {
-        return None;
-    }
+    let collective = collective_of(args.collective.as_str()?)?;
     let elements = args.elements_in.as_u64()?.max(args.elements_out.as_u64()?);
     let bytes = elements.checked_mul(bytes_of(args.dtype.as_str()?)?)?;
     let us = e.dur.as_f64()?;
     let plausible = (1..=store::measurement::SIZE_BYTES_MAX).contains(&bytes) && us > 0.0 && us <= TIME_US_MAX;
-    if !plausible {
-        return None;
-    }
-    let v = collective.busbw_gb_per_s(gpus, bytes as f64, us * 1e-6);
-    (v > 0.0 && v <= store::measurement::BUSBW_GB_PER_S_MAX).then_some((collective, Bytes(bytes), v))
+    plausible.then_some(Kernel { collective, size: Bytes(bytes), ranks: args.group.as_u64()?, us })
 }
 
-/// Bytes of PyTorch's scalar types, by their names in traces.
-fn bytes_of(dtype: &str) -> Option<u64> {
-    Some(match dtype {
-        "Byte" | "Char" | "Bool" | "Float8_e5m2" | "Float8_e4m3fn" | "Float8_e5m2fnuz" | "Float8_e4m3fnuz" => 1,
-        "Short" | "Half" | "BFloat16" | "UInt16" => 2,
-        "Int" | "Float" | "UInt32" => 4,
-        "Long" | "Double" | "UInt64" | "ComplexFloat" => 8,
-        "ComplexDouble" => 16,
-        _ => return None,
-    })
+/// Collective, size and bandwidth, GB/s, of a kernel. `None` if a field is missing or the operation does not span the whole job.
+fn operation(e: &ChromeEvent, gpus: usize) -> Option<(Collective, Bytes, f64)> {
+    let k = kernel(e).filter(|k| k.ranks == gpus as u64)?;
+    let v = k.collective.busbw_gb_per_s(gpus, k.size.as_f64(), k.us * 1e-6);
+    (v > 0.0 && v <= store::measurement::BUSBW_GB_PER_S_MAX).then_some((k.collective, k.size, v))
+}
+
+/// The collectives of all groups in a trace, the most frequent first, and the number of operations left out. JSON lines do not tell the number of
+/// ranks: it is 0 there, and a line without a time has none. O(bytes).
+///
+/// # Errors
+/// As [`parse_trace`], except that a trace may have no collective.
+pub fn kinds_of_trace(text: &str) -> Result<(Vec<CallKind>, usize), ParseError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (mut kinds, mut left_out) = (CallTimes::default(), 0);
+    match form_of(text)? {
+        TraceForm::JsonLines => {
+            for (number, line) in text.lines().enumerate().filter(|l| !l.1.trim().is_empty()) {
+                let (collective, line) = json_line(number, line)?;
+                kinds.add(collective, Bytes(line.size_bytes), 0, line.time_us, false);
+            }
+        }
+        TraceForm::Kineto => {
+            for e in nccl_kernels(text)? {
+                match kernel(&e).filter(|k| (2..=MANY_RANKS).contains(&k.ranks)) {
+                    Some(k) => kinds.add(k.collective, k.size, k.ranks as u32, Some(k.us), false),
+                    None => left_out += 1,
+                }
+            }
+        }
+    }
+    Ok((kinds.finish(), left_out))
 }
 
 #[cfg(test)]
@@ -299,6 +326,23 @@ mod tests {
         // 16 MB in 1 ms are 16 GB/s of algorithm bandwidth, times 2 * 15 / 16.
         assert!((t.kinds[0].busbw.gb_per_s() - 30.0).abs() < 1e-9, "{t:?}");
         assert_eq!(t.kinds[0].at_unix_s, Some(5.0));
+    }
+
+    #[test]
+    fn calls_of_every_group_are_kinds_with_the_time_of_those_that_waited_least() {
+        let mut events: Vec<String> =
+            (0..10).map(|i| event("ncclDevKernel_AllReduce_x", 16, 1000.0 + 100.0 * f64::from(i))).collect();
+        events.push(event("ncclDevKernel_AllReduce_x", 8, 10.0));
+        events.push(event("ncclDevKernel_AllReduce_x", 1, 10.0));
+        let text = format!(r#"{{"schemaVersion":1,"traceEvents":[{}]}}"#, events.join(","));
+        let (kinds, left_out) = kinds_of_trace(&text).unwrap();
+        let brief: Vec<_> = kinds.iter().map(|k| (k.ranks, k.size.0, k.calls, k.time_us)).collect();
+        assert_eq!(brief, [(16, 16_000_000, 10, Some(1100.0)), (8, 16_000_000, 1, Some(10.0))]);
+        assert_eq!(left_out, 1);
+        let lines = "{\"collective\":\"reduce\",\"size_bytes\":9,\"busbw_gb_per_s\":1}\n".repeat(2);
+        let (kinds, _) = kinds_of_trace(&lines).unwrap();
+        assert_eq!((kinds[0].calls, kinds[0].ranks, kinds[0].time_us), (2, 0, None));
+        assert!(kinds_of_trace("x").is_err());
     }
 
     fn event(name: &str, group: u64, us: f64) -> String {

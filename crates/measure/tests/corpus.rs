@@ -24,6 +24,22 @@ fn the_corpora_of_nccl_tests_output_and_of_tables_are_read() {
         dump.read(t.as_bytes()).is_ok() && dump.summary(2).is_ok()
     };
     assert_eq!(accepted("inspector", inspector), 1, "of two");
+    let flight = |t: &str| {
+        let mut records = measure::flight_recorder::FlightRecords::default();
+        records.read(t).is_ok() && records.kinds().0.len() == 2
+    };
+    assert_eq!(accepted("flight_recorder", flight), 1);
+    let metrics = |t: &str| {
+        let mut metrics = measure::inspector::prometheus::InspectorMetrics::default();
+        metrics.read(t.as_bytes()).is_ok() && metrics.summary(2).is_err() && metrics.kinds().len() == 1
+    };
+    assert_eq!(accepted("inspector_metrics", metrics), 1);
+    let write = |t: &str| {
+        let mut lines = Vec::new();
+        measure::inspector::write::write(t.as_bytes(), 1, "test", &mut lines)
+            .is_ok_and(|w| (w.lines, w.left_out) == (1, 1))
+    };
+    assert_eq!(accepted("inspector_write", write), 1);
     let cluster = topology::catalog::cluster("h100").expect("built in");
     let jobs = |t: &str| {
         let (nodes, jobs) = t.split_once("\n---\n").expect("two parts");

@@ -2,10 +2,11 @@
 
 use crate::error::Problem;
 use crate::open::{self, Parts};
-use crate::plan::{self, Options, Plan};
+use crate::plan::{self, Plan};
 use engine::{ErrorKind, Request};
 use numpy::{PyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use route::request::RequestOptions;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 use topology::{Allocation, Bytes, GpuMask};
@@ -108,12 +109,13 @@ impl Engine {
         Ok(self.predicted(py, &allocations, size_bytes)?)
     }
 
-    /// Predicts the bandwidth of the allocations in the rows of a boolean matrix. Column g is GPU g of the cluster in host order.
+    /// Predicts the bandwidth of the allocations in the rows of a matrix. Column g is GPU g of the cluster in host order. The bytes of a boolean
+    /// array: NumPy takes every byte other than 0 as true, Rust knows only 1.
     #[pyo3(signature = (rows, size_bytes=None))]
     fn predict_rows<'py>(
         &self,
         py: Python<'py>,
-        rows: PyReadonlyArray2<'py, bool>,
+        rows: PyReadonlyArray2<'py, u8>,
         size_bytes: Option<u64>,
     ) -> PyResult<Predictions<Bound<'py, PyArray1<f64>>>> {
         let cluster = self.here()?.cluster();
@@ -134,7 +136,7 @@ impl Engine {
                 let mut column = 0;
                 Allocation::new(cluster.host_ids().map(|h| {
                     let count = cluster.type_of(h).gpu_count();
-                    let chosen = (0..count).filter(|g| row[column + g]);
+                    let chosen = (0..count).filter(|g| row[column + g] != 0);
                     let mask = GpuMask::from_indices(chosen);
                     column += count;
                     (h, mask)
@@ -161,7 +163,7 @@ impl Engine {
             return Err(Problem::bad("bad_request", said).into());
         }
         let engine = self.here()?;
-        let options = Options { links, relay_read_gb_per_s, relay_write_gb_per_s };
+        let options = RequestOptions { links, relay_read_gb_per_s, relay_write_gb_per_s };
         Ok(py.detach(|| plan::plan(engine.cluster(), ranks, demand_bytes.concat(), &options))?)
     }
 
@@ -183,7 +185,7 @@ impl Engine {
             return Err(Problem::bad("bad_request", said).into());
         }
         let rows: Vec<u64> = demand_bytes.as_array().iter().copied().collect();
-        let options = Options { links, relay_read_gb_per_s, relay_write_gb_per_s };
+        let options = RequestOptions { links, relay_read_gb_per_s, relay_write_gb_per_s };
         Ok(py.detach(|| plan::plan(engine.cluster(), gpus, rows, &options))?)
     }
 

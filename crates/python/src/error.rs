@@ -2,7 +2,9 @@
 
 use console::Failure;
 use engine::{EngineError, ErrorForm, ErrorKind};
+use files::FileError;
 use pyo3::prelude::*;
+use std::io;
 use store::{StateError, StoreError};
 
 /// An error on its way to Python.
@@ -18,6 +20,26 @@ impl Problem {
     /// An error of any kind.
     pub fn new(code: &str, kind: ErrorKind, message: impl std::fmt::Display, remedy: &str) -> Problem {
         Problem(ErrorForm { code: code.into(), kind, message: message.to_string(), remedy: remedy.into() })
+    }
+
+    /// A file that cannot be read. The program must name another one, or the machine must be mended.
+    pub fn file(e: FileError) -> Problem {
+        let (code, kind, remedy) = match &e {
+            FileError::Io { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => ("no_file", ErrorKind::Malformed, "name a file that exists"),
+                io::ErrorKind::PermissionDenied => {
+                    ("unreadable", ErrorKind::Broken, "grant this user the right to read the file and its folder")
+                }
+                _ => ("unreadable", ErrorKind::Broken, "repair the file or the disk"),
+            },
+            FileError::Folder(_) | FileError::NotRegular(_) => {
+                ("no_file", ErrorKind::Malformed, "name the file, not a folder or a device")
+            }
+            FileError::TooLarge { .. } | FileError::NotUtf8 { .. } => {
+                ("bad_file", ErrorKind::Malformed, "name a file of this kind")
+            }
+        };
+        Problem::new(code, kind, e, remedy)
     }
 }
 
@@ -39,16 +61,22 @@ impl From<StoreError> for Problem {
     }
 }
 
+/// A cluster that cannot be used: [`Problem::file`] has told the files that cannot be read.
 impl From<Failure> for Problem {
     fn from(e: Failure) -> Self {
-        let message = match e {
-            Failure::Impossible(m) | Failure::Input(m) => m,
-            Failure::Located(report) => match report.help() {
-                Some(help) => format!("{report}; {help}"),
-                None => report.to_string(),
-            },
-        };
-        Problem::bad("bad_file", message)
+        match e {
+            Failure::Impossible(m) => {
+                Problem::new("bad_file", ErrorKind::Impossible, m, "name another cluster, or write a cluster file")
+            }
+            Failure::Input(m) => {
+                let remedy = "name a cluster of `linkwise.clusters()`, or a cluster file";
+                Problem::new("bad_file", ErrorKind::Malformed, m, remedy)
+            }
+            Failure::Located(report) => {
+                let remedy = report.help().map_or("correct the file".into(), |help| help.to_string());
+                Problem::new("bad_file", ErrorKind::Malformed, report, &remedy)
+            }
+        }
     }
 }
 

@@ -41,7 +41,7 @@ pub fn engine(parts: &Parts, now_unix_s: f64) -> Result<Engine, Problem> {
         builder = builder.store(Store::create(path, &cluster)?);
     }
     if let Some(path) = &parts.model {
-        if path.exists() {
+        if !matches!(path.try_exists(), Ok(false)) {
             builder = builder.model_file(model(path)?);
         }
         builder = builder.keeper(Keeper(path.clone()));
@@ -51,10 +51,22 @@ pub fn engine(parts: &Parts, now_unix_s: f64) -> Result<Engine, Problem> {
 
 /// A built-in cluster, one of the small networks of route among them, or that of a file.
 fn cluster(name: &str) -> Result<Cluster, Problem> {
-    match route::builtin::cluster(name) {
-        Some(small) => Ok(small),
-        None => Ok(console::load_cluster(name)?),
+    if let Some(small) = route::builtin::cluster(name) {
+        return Ok(small);
     }
+    if topology::catalog::cluster(name).is_none() {
+        let path = Path::new(name);
+        // `load_cluster` tells a wrong name, a file that cannot be read and a wrong content by a sentence only.
+        match path.try_exists() {
+            Ok(false) if name.contains('/') => {
+                let message = format!("there is no cluster file {name}");
+                return Err(Problem::new("no_file", ErrorKind::Malformed, message, "name a cluster file that exists"));
+            }
+            Ok(false) => {} // a misspelt name
+            _ => drop(files::read_limited(path, topology::read::FILE_SIZE_MAX).map_err(Problem::file)?),
+        }
+    }
+    Ok(console::load_cluster(name)?)
 }
 
 /// Opens the state, or makes it for the named cluster. Of programs that start at once, one makes it.
@@ -64,6 +76,10 @@ fn state(path: &Path, cluster: Option<&Cluster>, now_unix_s: f64) -> Result<Stat
             Err(StateError::Exists { same: true, .. }) => Ok(State::open(path)?),
             made => Ok(made?),
         },
+        (Err(e @ StateError::Missing(_)), None) => {
+            let remedy = "name a state that exists, or give `cluster`, which makes one";
+            Err(Problem::new("no_state", ErrorKind::Malformed, e, remedy))
+        }
         (opened, _) => Ok(opened?),
     }
 }
@@ -77,7 +93,7 @@ fn model(path: &Path) -> Result<ModelFile, Problem> {
             "fit a model into another file: engine.fit()",
         )
     };
-    let text = read_text(path, predict::FILE_BYTES_MAX).map_err(|e| bad(&e))?;
+    let text = read_text(path, predict::FILE_BYTES_MAX).map_err(Problem::file)?;
     ModelFile::read(&text, papers::models()).map_err(|e| bad(&e))
 }
 

@@ -5,30 +5,12 @@ use engine::ErrorKind;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use route::network::LinkOverride;
-use route::{Demand, PlanError, Planner, PlannerSettings, RoutePlan, RoutingNetwork, RoutingOptions};
+use route::request::{Planned, RequestOptions};
 use topology::Cluster;
-
-/// Maximum number of links whose rate a request sets.
-const LINKS_MAX: usize = 10_000;
-
-/// Options of a plan.
-pub struct Options {
-    /// Rates of links that differ from the cluster file: `FROM>TO=GB_PER_S` or `FROM>TO=xSHARE`; 0 is dead.
-    pub links: Vec<String>,
-    /// Limit on the bytes that a GPU reads to forward for others, GB/s.
-    pub relay_read_gb_per_s: Option<f64>,
-    /// Limit on the bytes that a GPU writes to forward for others, GB/s.
-    pub relay_write_gb_per_s: Option<f64>,
-}
 
 /// A plan: the paths of every byte, and how far the busiest link is from the optimum.
 #[pyclass(frozen, module = "linkwise._native")]
-pub struct Plan {
-    net: RoutingNetwork,
-    demand: Demand,
-    plan: RoutePlan,
-}
+pub struct Plan(Planned);
 
 /// The flows as columns.
 struct Columns {
@@ -41,40 +23,23 @@ struct Columns {
 }
 
 /// Plans. O(pairs x paths) and more, where links are contended.
-pub fn plan(cluster: &Cluster, ranks: usize, bytes: Vec<u64>, o: &Options) -> Result<Plan, Problem> {
-    let bad = |why: &dyn std::fmt::Display| Problem::bad("bad_request", why);
-    if o.links.len() > LINKS_MAX {
-        return Err(bad(&format!("`links` has {} entries; at most {LINKS_MAX}", o.links.len())));
-    }
-    let gpus = cluster.gpu_count();
-    if ranks != gpus {
-        return Err(bad(&format!("the demand is of {ranks} ranks; {gpus} were expected, the GPUs of the cluster")));
-    }
-    let demand = Demand::from_rows(ranks, bytes).map_err(|e| bad(&e))?;
-    let overrides: Result<Vec<LinkOverride>, _> = o.links.iter().map(|l| l.parse()).collect();
-    let options = RoutingOptions {
-        relay_read_gb_per_s: o.relay_read_gb_per_s,
-        relay_write_gb_per_s: o.relay_write_gb_per_s,
-        overrides: overrides.map_err(|e| bad(&e))?,
-        ..RoutingOptions::default()
-    };
-    let net = RoutingNetwork::of(cluster, &options).map_err(|e| bad(&e))?;
-    let plan = Planner::new(PlannerSettings::default()).plan(&net, &demand).map_err(|e| match e {
-        PlanError::Ranks { .. } => bad(&e),
-        e => Problem::new("no_plan", ErrorKind::Impossible, e, "change the request as the message says"),
-    })?;
-    Ok(Plan { net, demand, plan })
+pub fn plan(cluster: &Cluster, ranks: usize, bytes: Vec<u64>, o: &RequestOptions) -> Result<Plan, Problem> {
+    route::request::plan(cluster, ranks, bytes, o).map(Plan).map_err(|e| match e.is_malformed() {
+        true => Problem::bad("bad_request", e),
+        false => Problem::new("no_plan", ErrorKind::Impossible, e, "change the request as the message says"),
+    })
 }
 
 impl Plan {
     fn columns(&self) -> Columns {
         let mut c =
             Columns { src: Vec::new(), dst: Vec::new(), bytes: Vec::new(), first_hop: vec![0], hops: Vec::new() };
-        for f in self.plan.flows(&self.net, &self.demand) {
+        let Planned { net, demand, plan } = &self.0;
+        for f in plan.flows(net, demand) {
             c.src.push(f.src as u32);
             c.dst.push(f.dst as u32);
             c.bytes.push(f.bytes);
-            c.hops.extend(self.net.path(f.src, f.dst, f.path));
+            c.hops.extend(net.path(f.src, f.dst, f.path));
             c.first_hop.push(c.hops.len() as u64);
         }
         c
@@ -85,28 +50,27 @@ impl Plan {
 impl Plan {
     /// The figures of the plan.
     fn summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (net, plan) = (&self.net, &self.plan);
-        let out = PyDict::new(py);
-        out.set_item("ranks", self.demand.ranks())?;
-        out.set_item("congestion_s", plan.congestion_s)?;
-        out.set_item("lower_bound_s", plan.lower_bound_s)?;
-        out.set_item("gap", plan.gap())?;
-        out.set_item("evidence", plan.evidence.describe(net).to_string())?;
-        let bottleneck = if plan.congestion_s > 0.0 { net.link_name(plan.bottleneck) } else { Default::default() };
-        out.set_item("bottleneck", bottleneck)?;
-        out.set_item("rule", plan.rule.name())?;
-        out.set_item("exceptions", plan.exception_count())?;
-        out.set_item("completion_s", if plan.completion_s.is_finite() { plan.completion_s } else { 0.0 })?;
-        out.set_item("notes", net.notes.clone())?;
+        let (figures, out) = (self.0.figures(), PyDict::new(py));
+        out.set_item("ranks", figures.ranks)?;
+        out.set_item("congestion_s", figures.congestion_s)?;
+        out.set_item("lower_bound_s", figures.lower_bound_s)?;
+        out.set_item("gap", figures.gap)?;
+        out.set_item("evidence", figures.evidence)?;
+        out.set_item("bottleneck", figures.bottleneck)?;
+        out.set_item("rule", figures.rule)?;
+        out.set_item("exceptions", figures.exceptions)?;
+        out.set_item("completion_s", figures.completion_s)?;
+        out.set_item("notes", figures.notes)?;
         Ok(out)
     }
 
     /// The links: start, end, capacity in GB/s, bytes of the plan.
     fn links(&self, py: Python<'_>) -> Vec<(String, String, f64, u64)> {
         py.detach(|| {
-            let bytes = self.plan.link_bytes(&self.net, &self.demand);
-            let name = |n: u32| self.net.nodes[n as usize].to_string();
-            let links = self.net.links.iter().zip(bytes);
+            let Planned { net, demand, plan } = &self.0;
+            let bytes = plan.link_bytes(net, demand);
+            let name = |n: u32| net.nodes[n as usize].to_string();
+            let links = net.links.iter().zip(bytes);
             links.map(|(l, of)| (name(l.from), name(l.to), l.capacity_gb_per_s, of)).collect()
         })
     }

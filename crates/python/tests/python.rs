@@ -158,6 +158,16 @@ fn hostile_arguments_from_python_are_refused() {
 }
 
 #[test]
+fn steps_are_marked_without_pytorch() {
+    python("steps_are_marked_without_pytorch", "tests", "test_marks");
+}
+
+#[test]
+fn traffic_of_experts_becomes_a_demand() {
+    python("traffic_of_experts_becomes_a_demand", "tests", "test_moe");
+}
+
+#[test]
 fn the_examples_in_docstrings_are_true() {
     python("the_examples_in_docstrings_are_true", "tests", "test_documents");
 }

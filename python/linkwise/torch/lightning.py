@@ -14,29 +14,38 @@ except ImportError:
         raise ImportError("LightningCallback needs the package `lightning`: pip install lightning") from e
 
 
+#: No step of the trainer: its count begins at 0.
+NONE = -1
+
+
 class LightningCallback(Callback):
-    """Reports one step per optimizer step; micro-batches of accumulated gradients are parts of it. Validation and checkpoints are outside."""
+    """Reports one step per optimizer step; micro-batches of accumulated gradients are parts of it. Validation and checkpoints are outside.
+
+    A validation in the middle of accumulated gradients drops the whole step: its second half alone would be a step that is too short.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun_at = -1
+        self._begun_at = NONE
+        self._dropped_at = NONE
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        if self._begun_at < 0:
+        if self._begun_at == NONE and trainer.global_step != self._dropped_at:
             linkwise_step.begin()
             self._begun_at = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        if self._begun_at >= 0 and trainer.global_step != self._begun_at:
+        if self._begun_at != NONE and trainer.global_step != self._begun_at:
             linkwise_step.end()
-            self._begun_at = -1
+            self._begun_at = NONE
 
-    def on_validation_start(self, trainer: Any, *_: Any) -> None:
-        # In the middle of accumulated gradients: this step would contain the validation, and is dropped.
-        self._begun_at = -1
+    def on_validation_start(self, *_: Any) -> None:
+        # Until the trainer has finished the step of this number, no other begins. The next begin drops the open one.
+        if self._begun_at != NONE:
+            self._begun_at, self._dropped_at = NONE, self._begun_at
 
     def on_exception(self, *_: Any) -> None:
-        self._begun_at = -1
+        self._begun_at = self._dropped_at = NONE
 
     def on_train_end(self, *_: Any) -> None:
-        self._begun_at = -1
+        self._begun_at = self._dropped_at = NONE

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any, Callable, Optional
 
 import linkwise_step
@@ -59,7 +60,8 @@ class Auto:
 
 
 def auto(optimizer: Any = None) -> Auto:
-    """Reports the steps of an optimizer; without one, of the first optimizer that makes a step (programs with several count once).
+    """Reports the steps of an optimizer; without one, of the first optimizer that makes a step (programs with several count once). When that
+    one is gone, the next optimizer that makes a step takes its place.
 
     Uses PyTorch's own hooks (``register_optimizer_step_post_hook``); nothing is replaced. A step is the time from the end of one optimizer
     step to the end of the next one, as the host sees it.
@@ -70,12 +72,16 @@ def auto(optimizer: Any = None) -> Auto:
         return Auto(handle.remove, marks)
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    first: list = []
+    # Weak: an optimizer that the program has dropped must not live on here, and its address may become another's.
+    counted: Optional["weakref.ReferenceType[Any]"] = None
 
     def hook(which: Any, *_: Any) -> None:
-        if not first:
-            first.append(id(which))
-        if first[0] == id(which):
+        nonlocal counted
+        now = counted() if counted is not None else None
+        if now is None:
+            marks.pause()  # what was between the two optimizers is no step
+            counted, now = weakref.ref(which), which
+        if now is which:
             marks.stepped()
 
     handle = register_optimizer_step_post_hook(hook)

@@ -17,6 +17,29 @@ def train():
     optimizer.step()
 """
 
+NET = """
+import torch, lightning
+from linkwise.torch import LightningCallback
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+    def training_step(self, batch, _):
+        time.sleep(0.01)
+        return self.layer(batch[0]).sum()
+    def validation_step(self, batch, _):
+        time.sleep(0.3)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(12, 8)), batch_size=1)
+few = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(2, 8)), batch_size=1)
+def trained(**more):
+    trainer = lightning.Trainer(accumulate_grad_batches=3, accelerator="cpu", devices=1, callbacks=[LightningCallback()], logger=False,
+                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **more)
+    trainer.fit(Net(), data, few)
+    return trainer
+"""
+
 
 def has(package):
     return unittest.skipUnless(importlib.util.find_spec(package), f"no {package}")
@@ -61,32 +84,43 @@ with linkwise.torch.auto():
 """
         self.expect(steps(LOOP + code), 3, 10_000)
 
+    @has("torch")
+    def test_after_the_first_optimizer_is_gone_another_counts(self):
+        code = """
+import gc, linkwise.torch
+with linkwise.torch.auto():
+    for i in range(3):                # two steps of the first
+        train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gc.collect()
+    time.sleep(1.0)
+    for i in range(4):                # three of the second
+        train()
+"""
+        times = steps(LOOP + code)
+        self.expect(times, 5, 10_000)
+        self.assertLess(max(times), 900_000, "the time between the optimizers is in a step")
+
     @has("lightning")
     def test_lightning_counts_optimizer_steps_and_not_batches(self):
-        code = """
-import torch, lightning
-from linkwise.torch import LightningCallback
-class Net(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 1)
-    def training_step(self, batch, _):
-        time.sleep(0.01)
-        return self.layer(batch[0]).sum()
-    def validation_step(self, batch, _):
-        time.sleep(0.3)
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(12, 8)), batch_size=1)
-few = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(2, 8)), batch_size=1)
-trainer = lightning.Trainer(max_epochs=2, accumulate_grad_batches=3, accelerator="cpu", devices=1, callbacks=[LightningCallback()],
-                            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(Net(), data, few)
+        code = NET + """
+trainer = trained(max_epochs=2)
 assert trainer.global_step == 8
 """
         times = steps(code)
         self.expect(times, 8, 30_000)
         self.assertLess(sorted(times)[4], 300_000, "validation is in the steps")
+
+    @has("lightning")
+    def test_lightnings_validation_inside_a_step_drops_the_whole_step(self):
+        # Steps are batches 1-3, 4-6, 7-9 and 10-12; validations come after 4, 8 and 12.
+        code = NET + """
+trainer = trained(max_epochs=1, val_check_interval=4)
+assert trainer.global_step == 4
+"""
+        times = steps(code)
+        self.expect(times, 2, 30_000)
+        self.assertLess(max(times), 300_000, "validation is in a step")
 
     @has("transformers")
     @has("accelerate")
