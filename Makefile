@@ -25,14 +25,28 @@ wheel: ## the Python wheel with the command, the NCCL plugins and the module, in
 test-wheel: ## the wheel in a fresh environment: installed, the main job, removed (builds it if out/ has none)
 	@scripts/test-wheel.sh
 
+image: ## the container image of linkwise and of its controller for Kubernetes (needs podman or docker)
+	@scripts/build-image.sh
+
+packages: ## deb, rpm, tarball and SBOM from the wheel, into out/release
+	@scripts/build-packages.sh
+
+release: ## wheel, deb, rpm, tarball and SBOM, built twice and compared, each tested in clean systems; needs root, about an hour
+	@scripts/release.sh
+
+test-packages: ## the packages of out/release in clean systems of Debian 12 and Ubuntu 24.04; needs root and mmdebstrap
+	@scripts/test-packages.sh
+
+.PHONY: image packages release test-packages
+
 test-torch: ## linkwise.torch with real torchrun, Lightning, Transformers and Accelerate (fetches PyTorch, 6 GB, once)
-	@scripts/test-torch.sh
+	@scripts/must-test.sh scripts/test-torch.sh
 
 sanitize-plugin: ## the NCCL plugin in a host in C under address and undefined-behaviour sanitizers (needs a nightly toolchain)
-	@scripts/sanitize-plugin.sh
+	@scripts/must-test.sh scripts/sanitize-plugin.sh
 
 sanitize-net: ## aws-ofi-nccl's tests on the network plugin under address and thread sanitizers (LINKWISE_OFI_TESTS=CHECKOUT)
-	@scripts/sanitize-net.sh
+	@scripts/must-test.sh scripts/sanitize-net.sh
 
 test-plugin-matrix: ## the NCCL plugin on every minor release from 2.21 to 2.32, and the long checks of the agreement
 	@scripts/test-plugin-matrix.sh
@@ -43,10 +57,13 @@ test-plugin-hostile: ## cases that would make ranks of a job diverge, hang or cr
 test-net-deaths: ## 200 rails that die at random moments under real NCCL, about 6 minutes, needs root
 	@scripts/test-net-deaths.sh
 
-.PHONY: test-slurm-releases test-slurm-package slurm-package fuzz-slurm
+.PHONY: test-slurm-releases test-slurm-kills test-slurm-package slurm-package fuzz-slurm
 
 test-slurm-releases: ## the test of Slurm on 24.11, in a small system of Debian; needs root and mmdebstrap
 	@scripts/test-slurm-releases.sh
+
+test-slurm-kills: ## linkwise, slurmctld and slurmd killed at random while 500 jobs run, with slurmdbd; about 15 minutes, goes on where it was cut off
+	@scripts/slurm-kills.sh
 
 slurm-package: ## linkwise-slurm_VERSION_ARCH.deb for the installed slurmctld, into out/
 	@scripts/slurm-package.sh
@@ -56,6 +73,17 @@ test-slurm-package: ## install, upgrade, misfit and removal of that package in a
 
 fuzz-slurm: ## fuzz what Slurm's plugin reads from its agent, ten minutes (needs clang)
 	@scripts/fuzz-slurm.sh
+
+.PHONY: build-kubernetes test-kubernetes bench-kubernetes
+
+build-kubernetes: ## etcd and the control plane of Kubernetes 1.36 from the Go module proxy, for its tests; 8 minutes (needs Go 1.26)
+	@scripts/build-kubernetes.sh
+
+test-kubernetes: ## 500 gangs on real control planes under kills and cuts, and a kill at every write; about 2 hours (needs Go 1.26)
+	@scripts/test-kubernetes.sh
+
+bench-kubernetes: ## a trace of gangs placed by linkwise and by the stock scheduler; about 5 minutes (needs Go 1.26)
+	@scripts/bench-kubernetes.sh
 
 demo: ## the main job end to end, with an HTML report in out/
 	@scripts/demo.sh
@@ -72,12 +100,10 @@ bench-place: ## placement evaluated in full, under 60 minutes; goes on where it 
 bench-nccl: ## mode adaptive in the real NCCL library over shaped rails, kernels played on the CPU; about 10 minutes, needs root
 	@scripts/bench-nccl.sh
 
-bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 40 minutes, needs root
-
 bench-slurm: ## a trace of 2,000 jobs through the real slurmctld, with and without linkwise; about 40 minutes, goes on where it was cut off
 	@scripts/bench-slurm.sh
 
-bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 20 minutes, needs root
+bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead and a slow one; about 40 minutes, needs root
 	@scripts/bench-net.sh
 
 bench-server: ## decisions per second of a server beside the engine's own, at 1,024 and 10,240 GPUs; four minutes
@@ -99,4 +125,4 @@ fuzz-server: ## requests made from the server's OpenAPI document, ten minutes (n
 	@scripts/fuzz-server.sh
 
 miri: ## the rings of `wire` under Miri (needs a nightly toolchain with miri)
-	@scripts/miri.sh
+	@scripts/must-test.sh scripts/miri.sh

@@ -2,7 +2,9 @@
 # Builds the Python wheel: the command, the NCCL plugins, the program that checks them and the Python module, for glibc 2.28 and later
 # (RHEL 8, Debian 10, Ubuntu 20.04) and every CPython from 3.9 on.
 #
-#   scripts/build-wheel.sh [OUT]        OUT/linkwise-VERSION-cp39-abi3-manylinux_2_28_x86_64.whl; default: out/
+#   scripts/build-wheel.sh [OUT [kubernetes]]   OUT/linkwise-VERSION-cp39-abi3-manylinux_2_28_x86_64.whl; default: out/
+#
+# With `kubernetes` also OUT/linkwise-kubernetes, the controller, which is in the container image and not in the wheel.
 #
 # The linker is zig's, from the package index, in a virtual environment in the user's cache. Without it the wheel is for this machine's glibc
 # and its name says so. One cargo build makes all programs; scripts/wheel.py packs them, the same bytes from the same sources.
@@ -64,4 +66,8 @@ for file in "${files[@]}"; do
   if [ "$profile" = dev ]; then strip --strip-debug "$work/$file"; fi
 done
 mkdir -p "$out"
+if [ "${2:-}" = kubernetes ]; then
+  [ "$profile" != wheel ] || env "${settings[@]}" cargo build --locked --profile wheel --target "$target" -p linkwise-kubernetes
+  cp "$built/linkwise-kubernetes" "$out/"
+fi
 python3 scripts/wheel.py "$work" "$out" "manylinux_${glibc/./_}_${target%%-*}"

@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-600}
 [ $# -gt 0 ] && shift
-targets=${*:-cluster_yaml gpu_list topo_m nccl_xml nccl_log p2p_text p2p_csv nccl_tests_text nccl_tests_json job_trace store_csv model_file request_line route_demand route_link tune_sample tune_policy wire_frames wire_pipe wire_handshake net_frames net_greeting net_handle agreement_rank agreement_folder plugin_settings plugin_trace slurm_conf slurm_yaml ibnetdiscover topograph ibstat nvidia_smi slurm_jobs arm_table}
+targets=${*:-cluster_yaml gpu_list topo_m nccl_xml nccl_log p2p_text p2p_csv nccl_tests_text nccl_tests_json job_trace store_csv model_file request_line route_demand route_link tune_sample tune_policy wire_frames wire_pipe wire_handshake net_frames net_greeting net_handle agreement_rank agreement_folder plugin_settings plugin_trace slurm_conf slurm_yaml ibnetdiscover topograph ibstat nvidia_smi slurm_jobs arm_table inspector flight_recorder inspector_metrics inspector_write call_summary}
 export CARGO_TARGET_DIR="${FUZZ_TARGET_DIR:-$PWD/target}"
 # What cargo-fuzz passes: coverage counters for libFuzzer, checks of a debug build.
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -55,6 +55,17 @@ require_rust() {
   fi
 }
 
+# Builds everything with the features and the profile of the tests, so that nothing is built twice.
+build_all() { cargo build --locked --quiet --workspace --lib --bins --examples --tests; }
+
+# run_example NAME ARGUMENTS...: ends the script with this example.
+run_example() {
+  local name=$1
+  shift
+  build_all || exit 1
+  exec "${CARGO_TARGET_DIR:-target}/debug/examples/$name" "$@"
+}
+
 # The NCCL bench fetches libraries with pip. If pip is missing, this function installs it where that needs no password; otherwise the tests
 # of the bench print SKIP.
 want_pip() {

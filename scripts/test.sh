@@ -83,14 +83,57 @@ skip() {
 # One set of features for programs and tests: `cargo build --workspace` alone leaves out those of the tests and would build every crate twice.
 build() { cargo build --locked --workspace --lib --bins --examples --tests && cargo test --locked --workspace --no-run; }
 
-# Everything that cargo test finds: unit, integration and documentation tests, corpora included.
+# Programs whose tests compare times: they run alone, after all others.
+alone='^(bench|pace|pytorch|ratios|real_nccl_bytes|shares)$'
+
+# one_program NUMBER FOLDER LIBRARIES PROGRAM: one test program, in its package's folder; its output is $each/NUMBER.log. Where the shell runs in the
+# background, SIGINT is ignored: tests send it.
+one_program() {
+  local name=${4##*/} begin=$SECONDS out=$each/$1.log rc
+  name=${name%-*}
+  printf '     Running %s (%s)\n' "$name" "$4" >"$out"
+  (cd "$2" && LD_LIBRARY_PATH=$3 CARGO_MANIFEST_DIR=$2 exec env --default-signal=INT,QUIT "$4" --show-output) >>"$out" 2>&1 </dev/null
+  rc=$?
+  # A program that was killed leaves no result line.
+  if [ $rc != 0 ] && ! grep -q '^test result: FAILED' "$out"; then
+    printf 'error: %s ended with %s\ntest result: FAILED. 0 passed; 1 failed; 0 ignored;\n' "$name" "$rc" >>"$out"
+  fi
+  awk -v name="$name" -v s=$((SECONDS - begin)) '/^test result: / { if ($4 + $6 + $8 > 0) {
+    printf "  %-30s %4d s  %s passed, %s failed, %s ignored\n", name, s, $4, $6, $8 } }' "$out"
+}
+export -f one_program
+
+# Everything that cargo test finds: unit, integration and documentation tests, corpora included. As many programs at a time as there are cores: most wait
+# more than they compute.
 tests() {
-  local begin=$SECONDS log=$logs/test.log rc tally
-  cargo test --locked --workspace --no-fail-fast -- --show-output 2>&1 </dev/null | tee "$log" | awk '
-    / Running / { name = $0; sub(/.*[\/\\]/, "", name); sub(/-[0-9a-f]+(\.exe)?\)$/, "", name); kind = ($0 ~ /unittests/) ? "unit" : "integration" }
-    / Doc-tests / { name = $NF; kind = "doc" }
-    /^test result: / { if ($4 + $6 + $8 > 0) { printf "  %-12s %-28s %s passed, %s failed, %s ignored\n", kind, name, $4, $6, $8; fflush() } }'
-  rc=${PIPESTATUS[0]}
+  local begin=$SECONDS log=$logs/test.log rc=0 tally host
+  export each=$PWD/$logs/each
+  rm -rf "$each"
+  mkdir -p "$each"
+  # Tests install what they need; apt-get fails while another one runs, so that they take turns.
+  if have apt-get && have flock; then
+    mkdir -p "$each/bin"
+    printf '#!/bin/sh\nexec flock "%s/apt.lock" "%s" "$@"\n' "$each" "$(command -v apt-get)" >"$each/bin/apt-get"
+    chmod +x "$each/bin/apt-get"
+    export PATH="$each/bin:$PATH"
+  fi
+  # cargo tells the runner what it would run, in which folder and with which libraries.
+  host=$(rustc -vV | awk '$1 == "host:" { gsub(/-/, "_", $2); print toupper($2) }')
+  env "CARGO_TARGET_${host}_RUNNER=$root/scripts/list-program.sh $each/list" \
+    cargo test --locked --workspace --lib --bins --examples --tests >"$each/cargo.log" 2>&1 </dev/null || rc=1
+  awk -F'\t' -v alone="$alone" '{ name = $3; sub(/.*\//, "", name); sub(/-[0-9a-f]+$/, "", name)
+    printf "%03d\n%s\n%s\n%s\n", NR, $1, $2, $3 >(name ~ alone ? alone_list : list) }' \
+    list="$each/side-by-side" alone_list="$each/alone" "$each/list"
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  for how in side-by-side:"$(getconf _NPROCESSORS_ONLN)" alone:1; do
+    [ ! -s "$each/${how%:*}" ] || xargs -d '\n' -n 4 -P "${how#*:}" bash -c 'one_program "$@"' one <"$each/${how%:*}"
+  done
+  cat "$each/cargo.log" "$each"/[0-9]*.log >"$log"
+  cargo test --locked --workspace --no-fail-fast --doc -- --show-output 2>&1 </dev/null | tee -a "$log" | awk '
+    / Doc-tests / { name = $NF }
+    /^test result: / { if ($4 + $6 + $8 > 0) { printf "  %-30s doc     %s passed, %s failed, %s ignored\n", name, $4, $6, $8; fflush() } }'
+  [ "${PIPESTATUS[0]}" = 0 ] || rc=1
+  ! grep -q '^test result: FAILED' "$log" || rc=1
   # One line per skip goes to the list; the counts go to standard output. A test counts once however many SKIP lines it prints.
   tally=$(awk -v skips="$skips" '
     / Running |   Doc-tests / { binary++; section = "" }
@@ -108,7 +151,7 @@ tests() {
     END { printf "%d %d %d", ok - quiet, bad, ignored + quiet }' "$log")
   local ok bad quiet
   read -r ok bad quiet <<<"$tally"
-  # A test binary that was killed or did not link leaves no result line.
+  # A test program that did not link leaves no result line.
   if [ "$rc" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
   passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + quiet))
   if [ "$bad" = 0 ]; then

@@ -73,6 +73,25 @@ fn by_rule(t: &mut HostType) -> Vec<String> {
     notes
 }
 
+/// Applies the name of the GPU model: NVLink rates and the generation of PCIe. Returns notes.
+pub fn apply_model(t: &mut HostType, model: &str) -> Vec<String> {
+    model.clone_into(&mut t.gpu_model);
+    let Some(facts) = infer::model_by_name(model) else {
+        return vec![format!("link rates of `{model}` are not known; those of the files stay")];
+    };
+    let mut notes = Vec::new();
+    t.nvlink = match (t.nvlink, infer::nvlink(&t.gpu_paths, Some(facts))) {
+        (Some(had), Some((found, why))) => {
+            notes.push(why);
+            Some(topology::NvLinkFabric { switched: had.switched || found.switched, ..found })
+        }
+        (had, _) => had,
+    };
+    t.pcie.generation = facts.pcie_generation;
+    notes.push(format!("PCIe taken as Gen{} x{} ({})", t.pcie.generation, t.pcie.lanes, facts.name));
+    notes
+}
+
 /// Applies the ports of `ibstat` or `ibv_devinfo`: sets rates, and removes NICs that are down or of the other link layer. Returns the
 /// class of the network according to the ports, and notes.
 pub fn apply_ports(t: &mut HostType, ports: &[RdmaPort]) -> (Option<NetworkClass>, Vec<String>) {

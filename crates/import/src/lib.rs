@@ -4,6 +4,7 @@
 //!   Topograph.
 //! - [`ports`]: `ibstat` and `ibv_devinfo`, which distinguish InfiniBand from Ethernet and give the rate of each port.
 //! - [`devices`]: `nvidia-smi -q -x`, UUIDs and minor numbers.
+//! - [`site`]: a cluster brought up to what a scheduler's books and the nodes say.
 //! - [`host`]: the NICs that carry GPU traffic, SXM boards whose file lacks the NVLinks, and the class of the network.
 //!
 //! Every inference gives a note. A bad file gives one [`topology::ReadError`] with line, column and remedy. Readers
@@ -14,6 +15,7 @@
 pub mod devices;
 pub mod host;
 pub mod ports;
+pub mod site;
 pub mod switches;
 
 /// Files that this crate reads, recognised by their content.

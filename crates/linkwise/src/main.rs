@@ -8,6 +8,7 @@ mod job_report;
 mod plugin_library;
 mod put;
 mod slurm_programs;
+mod slurm_server;
 mod slurm_sync;
 mod store_errors;
 
@@ -37,6 +38,9 @@ enum Command {
     Measure(Box<cmd::measure::Args>),
     /// Fit a bandwidth model to a store's measurements
     Fit(cmd::fit::Args),
+    /// List the versions of the model that a state keeps, and write one to a file
+    #[command(subcommand)]
+    Model(cmd::model::Commands),
     /// Choose the GPUs of a job
     Place(Box<cmd::place::Args>),
     /// Tell the bandwidth expected of given GPUs, and what limits them
@@ -81,6 +85,12 @@ enum Command {
     Completion {
         /// Shell
         shell: clap_complete::Shell,
+    },
+    /// Write the manual page of every command into a folder, for packages
+    #[command(hide = true)]
+    Man {
+        /// An existing folder
+        folder: std::path::PathBuf,
     },
 }
 
@@ -152,6 +162,7 @@ fn main() -> ExitCode {
         Command::Topology(a) => cmd::topology::run(a),
         Command::Measure(a) => cmd::measure::run(*a),
         Command::Fit(a) => cmd::fit::run(a),
+        Command::Model(a) => cmd::model::run(a),
         Command::Place(a) => cmd::place::run(*a),
         Command::Explain(a) => cmd::explain::run(a),
         Command::Cluster(a) => cmd::cluster::run(a),
@@ -173,6 +184,9 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "linkwise", &mut script);
             console::print(&String::from_utf8_lossy(&script));
             Ok(())
+        }
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), &folder).map_err(|e| Failure::file("write", &folder, e))
         }
     };
     console::exit_code(result.map_err(in_lines))

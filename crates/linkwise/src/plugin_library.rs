@@ -4,9 +4,6 @@ use console::Failure;
 use job::JobError;
 use std::path::PathBuf;
 
-/// The program that loads the plugin as NCCL does, and reads its settings. The command itself has no `unsafe` code, and a loaded library may crash.
-pub const CHECK: &str = "linkwise-plugin-check";
-
 /// The library of this installation. A wrong LINKWISE_PLUGIN gives exit code 2, a missing plugin exit code 1.
 pub fn find() -> Result<PathBuf, Failure> {
     job::plugin::library().map_err(|e| match e {

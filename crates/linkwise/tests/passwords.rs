@@ -30,7 +30,7 @@ fn commands(path: &[String], found: &mut BTreeSet<String>) {
 }
 
 /// The commands with their other arguments; STATE and STORE stand for the URL.
-const RUNS: [&str; 34] = [
+const RUNS: [&str; 36] = [
     "cluster init --cluster h100 --state STATE",
     "cluster show --state STATE",
     "cluster drain n0:1 --state STATE",
@@ -65,6 +65,8 @@ const RUNS: [&str; 34] = [
     "nccl advise --cluster h100 --gpus n0:[0-1] --store STORE",
     "serve --cluster h100 --state STATE --store STORE --listen 192.0.2.1:1",
     "cluster backup --state STATE --to copy.db",
+    "model list --state STATE",
+    "model export --state STATE --output model.json",
 ];
 
 #[test]

@@ -69,7 +69,7 @@ fn a_stream_of_requests_is_answered_line_by_line_whatever_its_lines_are() {
         ["-", bad, "not_enough_free", "no_gpus", "-", "duplicate_gpu", "unknown_gpu", bad, bad, bad, "-"]
     );
     assert_eq!(answers[2]["id"], "two");
-    assert_eq!(answers[4]["predicted_busbw_gb_per_s"], 0.0, "one GPU talks to nobody");
+    assert_eq!(answers[4]["predicted_busbw_gb_per_s"], 0.0, "one GPU sends nothing");
     assert_eq!(answers[10]["gpus"].as_array().map(Vec::len), Some(32));
 }
 

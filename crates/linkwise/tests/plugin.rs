@@ -37,7 +37,7 @@ fn the_path_is_that_of_the_library_that_is_named_or_an_error_says_what_to_do() {
     assert!(err(&out).contains("name it in LINKWISE_PLUGIN"), "{}", err(&out));
     let out = Command::new(&alone).args(["plugin", "check", "--library", "any.so"]).current_dir(&dir).output().unwrap();
     assert_eq!(out.status.code(), Some(1));
-    assert!(err(&out).contains("linkwise-plugin-check is not next to the command"), "{}", err(&out));
+    assert!(err(&out).contains("linkwise-plugin-check is neither next to the command nor in"), "{}", err(&out));
 }
 
 /// The program that drives libraries; built with the plugin.

@@ -102,6 +102,41 @@ fn a_plan_can_be_checked_from_its_json_alone() {
 }
 
 #[test]
+fn the_network_plugin_reads_a_plan_and_gives_every_rail_its_load() {
+    let f = file("d.csv", &square(8, |i, j| if (i, j) == (0, 5) { 400_000_000 } else { scattered(i, j) }));
+    let text = out(&["route", "plan", &f.path, "--cluster", "rails2x4", "--format", "json"]);
+    let address = |host: usize| format!("10.0.0.{host}").parse::<std::net::IpAddr>().expect("an address");
+    let hosts = [("n0".to_owned(), address(0)), ("n1".to_owned(), address(1))];
+    let table = net::plan::routes::table(&text, &hosts).expect("a table");
+    let v: Value = serde_json::from_str(&text).expect("one JSON object");
+    for (from, to) in [(0, 1), (1, 0)] {
+        // What leaves the host over a rail, from the links alone.
+        let load = |rail: usize| {
+            let links = v["links"].as_array().expect("links").iter();
+            let own = |l: &&Value| {
+                l["to"] == format!("rail{rail}").as_str()
+                    && l["from"].as_str().expect("a name").starts_with(&format!("n{from}:"))
+            };
+            links.filter(own).map(|l| l["bytes"].as_f64().expect("bytes")).sum::<f64>()
+        };
+        let (loads, shares): (Vec<f64>, Vec<f64>) = (0..4)
+            .map(|rail| (load(rail), f64::from(table.share(&[address(from)], &[address(to)], rail, false))))
+            .unzip();
+        let (all, sum) = (loads.iter().sum::<f64>(), shares.iter().sum::<f64>());
+        assert!(
+            all > 1e8 && loads.iter().zip(&shares).all(|(l, s)| (l / all - s / sum).abs() < 1e-4),
+            "{loads:?} {shares:?}"
+        );
+    }
+    let e = net::plan::routes::table(&text, &hosts[..1]).expect_err("n1 has no address");
+    assert!(e.contains("add n1=ADDRESS to LINKWISE_NET_HOSTS"), "{e}");
+    let inside =
+        out(&["route", "plan", &file("d.csv", &square(4, scattered)).path, "--cluster", "mesh4", "--format", "json"]);
+    let e = net::plan::routes::table(&inside, &hosts).expect_err("one host");
+    assert!(e.contains("no flow of the plan goes over a rail"), "{e}");
+}
+
+#[test]
 fn known_optima_come_out_exactly() {
     let hot_pair = file("d.csv", &square(4, |i, j| if (i, j) == (0, 1) { 360_000_000 } else { 0 }));
     let v = planned(&hot_pair.path, "mesh4", &[]);

@@ -202,6 +202,40 @@ const TRACES: &str = r#"printf '%s\n' '{"kind":"process","pid":1,"mode":"observe
 '{"kind":"cost","run_us":1000000,"decisions":1,"decide_us":1}' > $LINKWISE_TRACE/trace-1.jsonl"#;
 
 #[test]
+fn what_the_collectives_took_is_a_line_in_the_termination_message_of_a_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let message = dir.path().join("termination-log");
+    std::fs::write(&message, "loss 3.1\n").unwrap();
+    let run = |process: &str, us: f64| {
+        let launched = |call: u32| {
+            format!(
+                r#"{{"kind":"launched","comm":"0a","rank":0,"call":{call},"collective":"AllReduce","size_bytes":1048576,"arm":"RING/LL","channels":2,"kernel_us":{us}}}"#
+            )
+        };
+        let comm = r#"{"kind":"comm","comm":"0a","rank":0,"ranks":16,"nodes":2}"#;
+        let lines: Vec<String> = (0..20).map(launched).collect();
+        let trace = format!("{process}\n{comm}\n{}\n", lines.join("\n"));
+        let script = format!("cat > $LINKWISE_TRACE/trace-1.jsonl <<'END'\n{trace}END");
+        linkwise(&["run", "--observe", "--summary", message.to_str().unwrap(), "--", "sh", "-c", &script])
+            .output()
+            .unwrap()
+    };
+    let process = r#"{"kind":"process","pid":1,"mode":"observe","profiler_api":5}"#;
+    let out = run(process, 80.5);
+    assert_eq!(out.status.code(), Some(0), "{}", err(&out));
+    let said = std::fs::read_to_string(&message).unwrap();
+    assert_eq!(said, "loss 3.1\nlinkwise-calls 1 all_reduce,1048576,16,80.5,20\n");
+    // Times that a test gave, or none, leave no line, and the job is as it was.
+    for (process, us, why) in
+        [(r#"{"kind":"process","pid":1,"scripted":true}"#, 80.5, "given by a test"), (process, 0.0, "--kernel-times")]
+    {
+        let out = run(process, us);
+        assert!(out.status.success() && err(&out).contains(why), "{}", err(&out));
+    }
+    assert_eq!(std::fs::read_to_string(&message).unwrap(), said);
+}
+
+#[test]
 fn the_report_is_said_at_the_end_and_written_as_a_page() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("out.html");

@@ -161,5 +161,8 @@ fn dumps_of_nccl_inspector_become_readings() {
     assert!(code == 2 && err.contains("its collectives have times of 1 of 2 ranks"), "{err}");
     std::fs::create_dir(folder.at("empty")).unwrap();
     let (code, _, err) = observe(&folder.at("empty"), &[]);
-    assert!(code == 2 && err.contains("has no dump of NCCL Inspector"), "{err}");
+    assert!(
+        code == 2 && err.contains("no file of a job in this folder; NCCL Inspector writes HOST-pidPID.log"),
+        "{err}"
+    );
 }

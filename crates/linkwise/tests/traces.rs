@@ -103,8 +103,13 @@ fn a_job_on_the_bench_is_observed_and_shows_up_in_the_store() {
     }
     let e = refused(d, &observe);
     assert!(e.contains("given by a test") && e.contains("--simulated"), "{e}");
-    let answer: Value =
-        serde_json::from_str(&ok(d, &[&observe[..], &["--simulated", "--format", "json"]].concat())).unwrap();
+    // What the launcher says of the job's hosts bounds what its user may have written.
+    let e = refused(d, &[&observe[..], &["--simulated", "--within", "n[1-3]"]].concat());
+    assert!(e.contains("names the host n0") && e.contains("n[1-3]"), "{e}");
+    let e = refused(d, &[&observe[..], &["--simulated", "--within", "n[1-"]].concat());
+    assert!(e.contains("--within"), "{e}");
+    let within = ["--simulated", "--format", "json", "--within", "n[0-1]"];
+    let answer: Value = serde_json::from_str(&ok(d, &[&observe[..], &within].concat())).unwrap();
     assert_eq!(answer["readings"].as_array().unwrap().len(), 1, "{answer}");
     assert_eq!(answer["readings"][0]["gpus"].as_array().unwrap().len(), 8, "{answer}");
 

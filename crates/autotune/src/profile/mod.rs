@@ -3,6 +3,7 @@
 //! time from a first launch, [`schedule`] follows the plan, [`journal`] lets an interrupted run continue.
 
 mod arms;
+mod job;
 mod journal;
 mod launch;
 mod nccl_tests;
@@ -12,6 +13,7 @@ mod schedule;
 mod table;
 
 pub use arms::{communicator, known, of as arms_of};
+pub use job::{JobSizes, sizes_of_job};
 pub use journal::{path_of as journal_of, sibling};
 pub use nccl_tests::{check as check_command, collective as collective_of_command, is_one as is_nccl_tests};
 

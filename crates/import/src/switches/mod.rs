@@ -10,7 +10,7 @@ mod tree;
 pub use ibnet::read as read_ibnetdiscover;
 pub use slurm_conf::read as read_slurm_conf;
 pub use slurm_yaml::read as read_slurm_yaml;
-pub use topograph::read as read_topograph;
+pub use topograph::{of_labels, read as read_topograph};
 
 use std::collections::{BTreeMap, HashMap};
 use topology::{
@@ -153,7 +153,7 @@ fn tier_name(tier: usize) -> String {
 }
 
 /// Sorts names so that `n9` comes before `n10`, and removes duplicates.
-fn sort_hosts(hosts: &mut Vec<String>) {
+pub fn sort_hosts(hosts: &mut Vec<String>) {
     hosts.sort_by_cached_key(|h| natural(h));
     hosts.dedup();
 }

@@ -41,11 +41,7 @@ pub fn read(text: &str, file: &str) -> Result<Wiring, ReadError> {
                 .ok_or_else(|| wrong(format!("`items[{i}].metadata.name` is missing"), "kubectl get nodes -o json"))?;
             let labels = v.pointer("/metadata/labels");
             let label = |key: &str| labels.and_then(|l| l.get(key)).and_then(Value::as_str).map(str::to_owned);
-            let layers: Vec<String> = LABELS.iter().map_while(|l| label(&format!("{LABEL_PREFIX}{l}"))).collect();
-            // Control-plane and CPU nodes have no label.
-            if !layers.is_empty() || label(ACCELERATOR).is_some() {
-                rows.push((name.into(), layers, label(ACCELERATOR)));
-            }
+            rows.extend(row(name, &label));
         }
     } else {
         return Err(wrong(
@@ -55,6 +51,25 @@ pub fn read(text: &str, file: &str) -> Result<Wiring, ReadError> {
     }
     of_rows(&rows)
         .map_err(|e| wrong(e, "give each node its layers, leaf first: \"network_layers\": [\"leaf-1\", \"spine-1\"]"))
+}
+
+/// The wiring of Kubernetes nodes by their labels; none if no node has one of Topograph's. O(nodes x layers).
+///
+/// # Errors
+/// Nodes with different numbers of layers, more nodes or layers than are supported.
+pub fn of_labels<'a>(
+    nodes: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, String>)>,
+) -> Result<Option<Wiring>, String> {
+    let row = |(name, labels): (&str, &BTreeMap<String, String>)| row(name, &|key| labels.get(key).cloned());
+    let rows: Vec<_> = nodes.into_iter().filter_map(row).collect();
+    if rows.is_empty() { Ok(None) } else { of_rows(&rows).map(Some) }
+}
+
+/// A node's layers and NVLink domain; none for control-plane and CPU nodes, which have no label.
+fn row(name: &str, label: &dyn Fn(&str) -> Option<String>) -> Option<(String, Vec<String>, Option<String>)> {
+    let layers: Vec<String> = LABELS.iter().map_while(|l| label(&format!("{LABEL_PREFIX}{l}"))).collect();
+    let domain = label(ACCELERATOR);
+    (!layers.is_empty() || domain.is_some()).then(|| (name.to_owned(), layers, domain))
 }
 
 /// The wiring of hosts with their layers and NVLink domains.

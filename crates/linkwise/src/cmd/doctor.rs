@@ -1,4 +1,6 @@
-//! `linkwise doctor`: hosts, GPUs and NICs that are slower than identical hardware.
+//! `linkwise doctor`: hosts, GPUs and NICs that are slower than identical hardware. `linkwise doctor install`: this host's installation.
+
+mod install;
 
 use crate::brief::{self, gb};
 use crate::cmd::open;
@@ -11,6 +13,9 @@ use topology::{Cluster, Collective};
 /// Arguments of `linkwise doctor`.
 #[derive(clap::Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "linkwise doctor --store <STORE> [OPTIONS]\n       linkwise doctor install [OPTIONS]",
     after_help = "Examples:\n  linkwise measure --backend nccl-tests --cluster site.yaml --store S.db --design rail-sweep\n  linkwise doctor --store S.db --cluster site.yaml\n  linkwise doctor --store S.db --state site.state --format json\n\n\
     Every reading is compared with readings of comparable GPUs, and a difference is explained by a defect where one is probable: a slow \
     NIC slows the jobs that use it and no others. Probabilities are over all components, shares of rate and moments; at most one \
@@ -18,6 +23,22 @@ use topology::{Cluster, Collective};
     named (DEFECT: probability of one component 50 % or more) or a shared part is slow (SLOW). A SUSPICION leaves it 0."
 )]
 pub struct Args {
+    #[command(subcommand)]
+    what: Option<Commands>,
+    #[command(flatten)]
+    readings: Option<ReadingsArgs>,
+}
+
+/// What else is checked.
+#[derive(clap::Subcommand)]
+enum Commands {
+    /// Check this host's installation: the plugin with every NCCL found, glibc, permissions, driver, RDMA
+    Install(install::Args),
+}
+
+/// Arguments of the search for slow parts.
+#[derive(clap::Args)]
+struct ReadingsArgs {
     /// Store with measurements
     #[arg(long)]
     store: PathBuf,
@@ -52,6 +73,14 @@ const OUTLIER_CHARS_MAX: usize = 70;
 const STRAY_SHOWN: usize = 5;
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    match (args.what, args.readings) {
+        (Some(Commands::Install(args)), _) => install::run(&args),
+        (None, Some(args)) => slow_parts(&args),
+        (None, None) => Err(Failure::input("--store is needed: the file with the measurements")),
+    }
+}
+
+fn slow_parts(args: &ReadingsArgs) -> Result<(), Failure> {
     let builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
     let store = open::store(&args.store, builder.cluster())?;
     let engine = builder.store(store).build().or_failure()?;

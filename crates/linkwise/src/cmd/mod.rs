@@ -6,6 +6,7 @@ pub mod emulate;
 pub mod explain;
 pub mod fit;
 pub mod measure;
+pub mod model;
 pub mod nccl;
 pub mod observe;
 pub mod open;

@@ -13,7 +13,8 @@ use engine::{
 };
 use serde_json::json;
 use std::path::PathBuf;
-use topology::{Bytes, Cluster, Collective, count};
+use topology::names::hostlist;
+use topology::{Allocation, Bytes, Cluster, Collective, HostId, count, names};
 
 /// Arguments of `linkwise observe`.
 #[derive(clap::Args)]
@@ -28,10 +29,11 @@ use topology::{Bytes, Cluster, Collective, count};
     linkwise observe --store S.db --cluster site.yaml --job train-7 --trace traces/\n  \
     linkwise observe --store S.db --state site.state --job train-7 --inspector nccl-inspector-4711/\n\n\
     A trace is JSON lines, {\"collective\":\"all_reduce\",\"size_bytes\":16777216,\"time_us\":790.5} (or busbw_gb_per_s; at_unix_s if\n\
-    known), a PyTorch profiler trace of one rank, not compressed, or what `linkwise run --kernel-times --trace FOLDER` kept: then the\n\
+    known), a PyTorch profiler trace of one rank, not compressed, the JSON of PyTorch's flight recorder (a file per rank, with times only\n\
+    under TORCH_NCCL_ENABLE_TIMING=1; its pickles are not read), or what `linkwise run --kernel-times --trace FOLDER` kept: then the\n\
     folder; the job's GPUs follow from it where its host names are those of the cluster.\n\n\
-    NCCL Inspector's dumps (NCCL_INSPECTOR_ENABLE=1, JSON) name no GPUs: --gpus or --state does. Give the dumps of all ranks: a\n\
-    collective counts by the rank that arrives last.\n\n\
+    NCCL Inspector's dumps (NCCL_INSPECTOR_ENABLE=1: JSON, or metrics with NCCL_INSPECTOR_PROM_DUMP=1) name no GPUs: --gpus or --state\n\
+    does. Give the files of all ranks: a collective counts by the rank that arrives last. Metrics are means, so their readings are rougher.\n\n\
     A reading over several hosts updates the model file at once (replaced in one step); a reading of one host counts at the next\n\
     `linkwise fit`. A job that shares a NIC with another one is recorded as contended: such a reading teaches the model nothing. With\n\
     --state and --model, what readings speak against is kept in the state, and `place --state` prefers other components."
@@ -57,6 +59,9 @@ pub struct Args {
     /// The job's GPUs, such as 'n[0-3]:[0-7]', where neither a state nor a trace of the NCCL plugin names them
     #[arg(long)]
     gpus: Option<String>,
+    /// The job's hosts, as Slurm writes them (SLURM_JOB_NODELIST): a trace that names other hosts is refused
+    #[arg(long, value_name = "HOSTS", requires = "trace")]
+    within: Option<String>,
     /// Built-in cluster or cluster file
     #[arg(long)]
     cluster: Option<String>,
@@ -87,10 +92,10 @@ struct Got {
     /// Output of nccl-tests, text or JSON, run on the job's GPUs
     #[arg(long, value_name = "FILE")]
     nccl_tests: Option<PathBuf>,
-    /// The job's own trace, or a trace of the NCCL plugin (a file, or the folder of all of them)
+    /// The job's own trace, dumps of PyTorch's flight recorder, or traces of the NCCL plugin: a file, or the folder of all of them
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Dumps of NCCL Inspector: a file, or the folder of all ranks
+    /// Dumps or metrics of NCCL Inspector: a file, or the folder of all ranks
     #[arg(long, value_name = "FOLDER")]
     inspector: Option<PathBuf>,
 }
@@ -142,6 +147,9 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
         (None, Some(t)) if !engine.has_state() => Some(t.gpus(cluster)?),
         (named, _) => named,
     };
+    if let (Some(hosts), Some(gpus)) = (&args.within, &named) {
+        check_within(cluster, hosts, gpus)?;
+    }
     // A repeated request with a key gets its answer even if the job has ended since: --busbw does not look up the job.
     let job = || {
         let held = engine.observed_job(&args.job, named.as_ref());
@@ -173,6 +181,22 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
         key: args.key.clone(),
     };
     Ok((request, left_out))
+}
+
+/// Refuses GPUs on other hosts than those of the job: its user wrote the trace.
+fn check_within(cluster: &Cluster, hosts: &str, gpus: &Allocation) -> Result<(), Failure> {
+    let names =
+        hostlist::expand(hosts, cluster.hosts.len().max(1)).map_err(|e| Failure::input(format!("--within: {e}")))?;
+    let own: Vec<HostId> = names.iter().filter_map(|n| names::slurm::host(cluster, n)).collect();
+    match gpus.parts().iter().find(|p| !own.contains(&p.0)) {
+        None => Ok(()),
+        Some((foreign, _)) => {
+            let foreign = &cluster.host(*foreign).name;
+            Err(Failure::input(format!(
+                "--trace: it names the host {foreign}, which is not among the job's hosts ({hosts})"
+            )))
+        }
+    }
 }
 
 /// The GPUs of a job that was released after its readings were recorded. A repeated request with a key is then read

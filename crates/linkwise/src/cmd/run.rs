@@ -1,7 +1,6 @@
 //! `linkwise run -- COMMAND`: runs a training job with the plugin and prints a report at its end.
 
 use crate::job_report::{self, ModelArgs};
-use crate::plugin_library::CHECK;
 use console::Failure;
 use job::launched::{self, LaunchedTask};
 use job::{limits, signals};
@@ -36,6 +35,9 @@ pub struct Args {
     /// Keep the traces in this folder; it must be empty or new
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
+    /// At the end, add a line that says what the collectives took to this file. In a pod: /dev/termination-log
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
     /// Rendezvous of several hosts: tcp:HOST:PORT, or folder:PATH on a shared file system
     #[arg(long, alias = "meeting", value_name = "ADDRESS")]
     rendezvous: Option<String>,
@@ -54,8 +56,9 @@ hosts need the same LINKWISE_* variables. How to combine it with a launcher:
 
   torchrun   on every host: linkwise run -- torchrun --nnodes 2 ... train.py
   srun       linkwise run --trace SHARED_FOLDER -- srun ... train.py
-  mpirun     one host: linkwise run -- mpirun ...
-             several: mpirun ... linkwise run --rendezvous ADDRESS -- python train.py
+  mpirun     linkwise run --trace SHARED_FOLDER [--rendezvous tcp:HOST:PORT] -- mpirun ...
+             or inside: mpirun ... linkwise run [--rendezvous tcp:HOST:PORT] -- python train.py
+             several hosts need the rendezvous; Open MPI's mpirun gets -x for every setting
 
 Ranks find each other at --rendezvous, else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
 workers; Slurm's list of hosts), else on this host. Ranks that cannot agree keep NCCL's own choices.
@@ -78,7 +81,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(cluster) = &args.model.cluster {
         console::load_cluster(cluster)?; // an error must come before the job, not after it
     }
-    let task = LaunchedTask::of(env);
+    let task = LaunchedTask::here(env);
     let reports = task.as_ref().is_none_or(|t| t.number == 0);
     if let Some(path) = args.report.as_deref().filter(|_| reports) {
         writable(path)?; // before the job, too
@@ -106,12 +109,34 @@ pub fn run(args: Args) -> Result<(), Failure> {
         temporary.take().map(tempfile::TempDir::keep);
         eprintln!("linkwise: the traces are kept; to try again: linkwise tune report {}", folder.display());
     }
+    if let Some(path) = args.summary.as_deref().filter(|_| reports)
+        && let Err(e) = summarize(path, &folder)
+    {
+        eprintln!("{e}");
+    }
     drop(temporary);
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     if code != 0 {
         std::process::exit(code);
     }
     Ok(())
+}
+
+/// Adds the line of [`measure::summary`] to a file. Without times there is none.
+fn summarize(path: &Path, folder: &Path) -> Result<(), Failure> {
+    let calls = job::calls::read(folder).map_err(|e| Failure::input(format!("no summary: {e}")))?;
+    if calls.is_simulated {
+        return Err(Failure::input("no summary: the times were given by a test (LINKWISE_TEST), not measured"));
+    }
+    let Some(line) = measure::summary::line(&calls.kinds) else {
+        return Err(Failure::input(
+            "no summary: no collective has its GPU time; --kernel-times asks NCCL for them (2.27.3 and later)",
+        ));
+    };
+    // Not replaced: a pod's /dev/termination-log is one file that the runtime has bound there.
+    let write = |mut f: std::fs::File| std::io::Write::write_all(&mut f, format!("{line}\n").as_bytes());
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    opened.and_then(write).map_err(|e| Failure::file("write", path, e))
 }
 
 /// A variable of this process's environment; `None` if it is not UTF-8.
@@ -258,7 +283,6 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     let mut words = args.command.iter();
     let program = words.next().ok_or_else(|| Failure::input("no command"))?;
     let mut command = Command::new(program);
-    command.args(words);
     command.env("LINKWISE_TRACE", folder);
     let beyond = tuner_beyond(library).is_some();
     for (nccl, kept, _) in PLUGINS.into_iter().filter(|p| !beyond || p.0 != PLUGINS[0].0) {
@@ -321,6 +345,7 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
         );
     }
     check_settings(&command)?;
+    command.args(for_other_hosts(args, &command, known)).args(words);
     limits::raise_open_files();
     // Signals are caught before the command starts, so that none is lost.
     let caught = signals::caught().map_err(Failure::input)?;
@@ -333,10 +358,34 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     status
 }
 
+/// Options before the command's own, with which processes on other hosts get the settings: Open MPI's mpirun passes on what it is told to, MPICH's
+/// mpiexec and srun everything. `known`: a rendezvous is given.
+fn for_other_hosts(args: &Args, command: &Command, known: bool) -> Vec<OsString> {
+    let none = Vec::new();
+    let Some(launcher) = launched::reaches_other_hosts(&args.command, env).filter(|name| *name != "srun") else {
+        return none;
+    };
+    if !known && !args.observe {
+        eprintln!(
+            "linkwise: processes of {launcher} on several hosts have no rendezvous: unless they set one, communicators of several hosts stay at \
+             AUTO; give --rendezvous tcp:HOST:PORT with any of the hosts"
+        );
+    }
+    let version = Command::new(command.get_program()).arg("--version").stdin(std::process::Stdio::null()).output();
+    if !version.is_ok_and(|v| launched::is_open_mpi(&String::from_utf8_lossy(&v.stdout))) {
+        return none;
+    }
+    let set: Vec<OsString> = command.get_envs().filter(|(_, v)| v.is_some()).map(|(name, _)| name.to_owned()).collect();
+    launched::passing_on(&args.command, &set, env).unwrap_or_else(|why| {
+        eprintln!("linkwise: {why}");
+        none
+    })
+}
+
 /// Reads the plugin's settings and table as the command's processes will: with a wrong one the plugin would stay off in all of them. A separate program
 /// does it, as for `linkwise plugin check`; an installation without it starts the job without this check.
 fn check_settings(command: &Command) -> Result<(), Failure> {
-    let Some(program) = job::plugin::next_to_command(CHECK, &["", "../libexec"]) else { return Ok(()) };
+    let Ok(program) = job::plugin_check::program() else { return Ok(()) };
     let mut check = Command::new(&program);
     check.arg("--settings");
     for (name, value) in command.get_envs() {

@@ -4,7 +4,7 @@ use crate::cmd::open::OfState;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, moment, now_unix_s, table, text_of};
 use serde_json::json;
-use server::auth::{Scope, certificate_hash, hash, new_token};
+use server::auth::{Scope, certificate_hash, hash, is_reserved, new_token};
 use std::str::FromStr;
 use store::state::{NewToken, Token};
 use store::{By, State};
@@ -69,6 +69,9 @@ pub fn run(command: Commands) -> Result<(), Failure> {
 fn create(a: &Create) -> Result<(), Failure> {
     if let Some(days) = a.days.filter(|d| !(*d > 0.0 && *d <= 3660.0)) {
         return Err(Failure::input(format!("--days: {days} is not above 0 and at most 3,660")));
+    }
+    if is_reserved(&a.name) {
+        return Err(Failure::input(format!("the name `{}` is reserved; choose another one", a.name)));
     }
     let mut state = State::open(&a.common.state).or_failure()?;
     let token = if a.certificate { None } else { Some(new_token().map_err(Failure::input)?) };

@@ -5,6 +5,8 @@
 //!
 //! ```text
 //! linkwise-plugin-check LIBRARY [CALLS]
+//! linkwise-plugin-check --after NCCL LIBRARY [CALLS]     loads an NCCL library first, as in a job, and prints its version: {"nccl":22809}
+//! linkwise-plugin-check --load LIBRARY...                only loads them, one after the other; the first one's version of NCCL, if it is one
 //! linkwise-plugin-check --settings         reads the settings in the environment as the plugin does; exit code 2 and one line if one is wrong
 //! ```
 
@@ -215,6 +217,43 @@ fn check_profiler(version: u32, table: *const [*const c_void; 6]) -> (bool, c_in
     (status == 0 && end == 0, mask, has)
 }
 
+/// Loads a library as NCCL loads plugins. After a failure its reason is on standard error.
+fn open(path: &str) -> Option<*mut c_void> {
+    let c_path = CString::new(path).ok()?;
+    // SAFETY: a 0-terminated path; loading runs the library's code, which is the purpose of this program.
+    let library = unsafe { dlopen(c_path.as_ptr(), RTLD_NOW) };
+    if library.is_null() {
+        // SAFETY: after a failure there is a text.
+        eprintln!("{path}: {}", unsafe { CStr::from_ptr(dlerror()) }.to_string_lossy());
+        return None;
+    }
+    Some(library)
+}
+
+/// A symbol of an open library, or null.
+fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
+    let Ok(name) = CString::new(name) else { return null_mut() };
+    // SAFETY: an open library and a 0-terminated name.
+    unsafe { dlsym(library, name.as_ptr()) }
+}
+
+/// Loads a library for good, and prints the version of NCCL that it is, if it is one.
+fn open_nccl(path: &str) -> Option<*mut c_void> {
+    let library = open(path)?;
+    let get_version = symbol(library, "ncclGetVersion");
+    if !get_version.is_null() {
+        let mut version: c_int = 0;
+        // SAFETY: NCCL's function of this name; it needs no GPU.
+        let status = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_int) -> c_int>(get_version)(&mut version)
+        };
+        if status == 0 {
+            println!("{{\"nccl\":{version}}}");
+        }
+    }
+    Some(library)
+}
+
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let Some(path) = args.next() else {
@@ -231,20 +270,20 @@ fn main() -> ExitCode {
             |_| ExitCode::SUCCESS,
         );
     }
-    let calls = args.next().and_then(|c| c.parse().ok()).unwrap_or(100usize).min(10_000_000);
-    let Ok(c_path) = CString::new(path.clone()) else { return ExitCode::from(2) };
-    // SAFETY: a 0-terminated path; loading runs the library's code, which is the purpose of this program.
-    let library = unsafe { dlopen(c_path.as_ptr(), RTLD_NOW) };
-    if library.is_null() {
-        // SAFETY: after a failure there is a text.
-        eprintln!("{path}: {}", unsafe { CStr::from_ptr(dlerror()) }.to_string_lossy());
-        return ExitCode::FAILURE;
+    if path == "--load" {
+        return if args.all(|path| open_nccl(&path).is_some()) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let symbol = |name: &str| {
-        let Ok(name) = CString::new(name) else { return null_mut() };
-        // SAFETY: an open library and a 0-terminated name.
-        unsafe { dlsym(library, name.as_ptr()) }
+    let path = match path.as_str() {
+        "--after" => match (args.next(), args.next()) {
+            (Some(nccl), Some(path)) if open_nccl(&nccl).is_some() => path,
+            (Some(_), Some(_)) => return ExitCode::FAILURE,
+            _ => return ExitCode::from(2),
+        },
+        _ => path,
     };
+    let calls = args.next().and_then(|c| c.parse().ok()).unwrap_or(100usize).min(10_000_000);
+    let Some(library) = open(&path) else { return ExitCode::FAILURE };
+    let symbol = |name: &str| symbol(library, name);
     let mut bad = false;
     // The profiler comes first, as in NCCL.
     for version in 1..=7u32 {

@@ -43,9 +43,10 @@ pub const TOKEN_FALLBACK: &str = "LINKWISE_TOKEN_FALLBACK";
 const OTHER_VARIABLES: [&str; 5] =
     ["LINKWISE_CONFIG", TOKEN_FALLBACK, "LINKWISE_SITE_TUNER", "LINKWISE_SITE_PROFILER", "LINKWISE_PORT"];
 /// Variables of the commands, of the bench and of tests, which the environment of a job may have, too.
-const FOREIGN_VARIABLES: [&str; 30] = [
+const FOREIGN_VARIABLES: [&str; 31] = [
     "LINKWISE_ARM",
     "LINKWISE_CACHE",
+    "LINKWISE_CHART",
     "LINKWISE_CHROMIUM",
     "LINKWISE_COMMITS",
     "LINKWISE_CUDART",

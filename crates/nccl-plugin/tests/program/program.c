@@ -24,7 +24,7 @@
 
 enum { RANKS = 2 };
 
-static void say(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+static void quiet(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
   (void)level, (void)flags, (void)file, (void)line, (void)format;
 }
 static double now_us(void) {
@@ -58,8 +58,8 @@ int main(int argc, char **argv) {
   void *of_tuner[RANKS], *of_profiler[RANKS];
   int mask = 0, bad = 0, arm = RING_SIMPLE;
   for (int r = 0; r < RANKS; r++) {
-    bad |= profiler->init(&of_profiler[r], 77, &mask, "program", 1, RANKS, r, say);
-    bad |= tuner->init(&of_tuner[r], 77, RANKS, 1, say, NULL, NULL);
+    bad |= profiler->init(&of_profiler[r], 77, &mask, "program", 1, RANKS, r, quiet);
+    bad |= tuner->init(&of_tuner[r], 77, RANKS, 1, quiet, NULL, NULL);
   }
   if (bad || (mask & (GROUP_API | COLL_API | COLL)) != (GROUP_API | COLL_API | COLL)) return 5;
   bad |= end(); /* an end without a begin is ignored */

@@ -2,7 +2,6 @@
 #include "nccl.h"
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +21,6 @@ struct shared {
 /* How many calls a rank may be ahead of another. */
 enum { AHEAD = 64 };
 
-static void say(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
-  va_list all;
-  (void)flags, (void)file, (void)line;
-  va_start(all, format);
-  if (level <= 3) vfprintf(stderr, format, all), fputc('\n', stderr);
-  va_end(all);
-}
 static uint64_t now_us(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);

@@ -3,10 +3,11 @@
 use console::Failure;
 use engine::{ObservedJob, ReadingIn};
 use files::read_text;
-use measure::inspector::{InspectedKind, InspectorDump};
+use job::calls::{self, Form, JobFiles};
+use measure::inspector::InspectedKind;
 use measure::nccl_tests::{NcclTestsReport, parse_json, parse_text};
 use measure::trace::{FILE_BYTES_MAX, parse_trace};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use topology::{Bytes, Cluster, Collective};
 
 /// Maximum size of an nccl-tests output, bytes.
@@ -59,8 +60,24 @@ pub fn of_nccl_tests(
     Ok(out)
 }
 
-/// `--trace FILE`: one reading per collective and size, and the number of operations left out.
+/// `--trace PATH`: one reading per collective and size, and the number of operations left out.
 pub fn of_trace(gpus: usize, file: &Path) -> Result<(Vec<ReadingIn>, usize), Failure> {
+    let JobFiles { form, files } = calls::files_of(file).map_err(Failure::input)?;
+    match form {
+        Form::FlightRecorder => return of_flight_recorder(gpus, file, &files),
+        Form::Inspector | Form::InspectorMetrics => {
+            let (file, form) = (file.display(), form.name());
+            return Err(Failure::input(format!("{file} holds {form}; give it with --inspector")));
+        }
+        Form::Plugin | Form::Trace => {}
+    }
+    let [file] = files.as_slice() else {
+        let n = files.len();
+        return Err(Failure::input(format!(
+            "{} holds {n} traces; give the one of rank 0: a profiler's trace is of one rank",
+            file.display()
+        )));
+    };
     let text = read_text(file, FILE_BYTES_MAX)?;
     let trace = parse_trace(&text, gpus).map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
     let out = trace
@@ -76,58 +93,77 @@ pub fn of_trace(gpus: usize, file: &Path) -> Result<(Vec<ReadingIn>, usize), Fai
     Ok((out, trace.left_out))
 }
 
-/// Maximum number of dumps of NCCL Inspector in a folder: one per process of the job.
-const DUMPS_MAX: usize = 8192;
+/// Fewest calls of a kind for a reading: the first use of an algorithm sets up its connections.
+const CALLS_MIN: usize = 3;
 
-/// `--inspector FOLDER`: one reading per collective, size and algorithm, and the number of operations left out.
+/// Dumps of PyTorch's flight recorder, one per rank.
+fn of_flight_recorder(
+    gpus: usize,
+    path: &Path,
+    files: &[std::path::PathBuf],
+) -> Result<(Vec<ReadingIn>, usize), Failure> {
+    let records = calls::flight_records(files).map_err(Failure::input)?;
+    let (kinds, mut left_out) = records.kinds();
+    let mut out = Vec::new();
+    for k in &kinds {
+        match k.time_us.filter(|_| k.ranks as usize == gpus && k.calls >= CALLS_MIN) {
+            None => left_out += k.calls,
+            Some(us) => {
+                let what = if k.by_all_ranks { "median" } else { "90th percentile, not of all ranks," };
+                let busbw = k.collective.busbw_gb_per_s(gpus, k.size.as_f64(), us * 1e-6);
+                out.push(ReadingIn {
+                    time_s: Some(us * 1e-6),
+                    provenance: provenance(&format!("flight recorder, {what} of {} calls", k.calls), path),
+                    ..ReadingIn::new(k.collective, Some(k.size), busbw)
+                });
+            }
+        }
+    }
+    if out.is_empty() {
+        let why = match kinds.iter().any(|k| k.time_us.is_some()) {
+            true => {
+                format!("no group of {gpus} ranks, one for each of the job's GPUs, has {CALLS_MIN} calls of one size")
+            }
+            false => "its collectives have no times; run the job with TORCH_NCCL_ENABLE_TIMING=1".into(),
+        };
+        return Err(Failure::input(format!("{}: nothing to record: {why}", path.display())));
+    }
+    Ok((out, left_out))
+}
+
+/// `--inspector PATH`: one reading per collective, size and algorithm, and the number of operations left out.
 pub fn of_inspector(gpus: usize, path: &Path) -> Result<(Vec<ReadingIn>, usize), Failure> {
-    let (mut dump, mut cut_off) = (InspectorDump::default(), 0);
-    let files = dumps(path)?;
-    for file in &files {
-        let open = std::fs::File::open(file).map_err(|e| Failure::file("read", file, e))?;
-        let end = dump.read(std::io::BufReader::new(open));
-        cut_off += usize::from(end.map_err(|e| Failure::input(format!("{}: {e}", file.display())))?.cut_off);
-    }
-    if cut_off > 0 {
-        console::say(&format!(
-            "note: {cut_off} of {} dumps end in the middle of a line, which is left out",
-            files.len()
-        ));
-    }
-    let summary =
-        dump.summary(gpus).map_err(|why| Failure::input(format!("{}: nothing to record: {why}", path.display())))?;
+    let JobFiles { form, files } = calls::files_of(path).map_err(|e| {
+        Failure::input(format!("{e}; NCCL Inspector writes HOST-pidPID.log, by default only when the job ends"))
+    })?;
+    let summary = match form {
+        Form::InspectorMetrics => calls::inspector_metrics(&files).map_err(Failure::input)?.summary(gpus),
+        _ => {
+            let (dump, cut_off) = calls::inspector_dump(&files).map_err(Failure::input)?;
+            if cut_off > 0 {
+                let n = files.len();
+                console::say(&format!("note: {cut_off} of {n} dumps end in the middle of a line, which is left out"));
+            }
+            dump.summary(gpus)
+        }
+    };
+    let summary = summary.map_err(|why| Failure::input(format!("{}: nothing to record: {why}", path.display())))?;
     let reading = |k: &InspectedKind| {
         let (algorithm, protocol) = k.algorithm.clone().unzip();
+        let what = match k.operations {
+            0 => format!("NCCL Inspector's metrics, the GPU of {gpus} that waited least"),
+            n => format!("NCCL Inspector, median of {n} operations"),
+        };
         ReadingIn {
             time_s: Some(k.time_us * 1e-6),
             taken_at_unix_s: summary.at_unix_s,
             algorithm,
             protocol,
-            provenance: provenance(&format!("NCCL Inspector, median of {} operations", k.operations), path),
+            provenance: provenance(&what, path),
             ..ReadingIn::new(k.collective, Some(k.size), k.busbw.gb_per_s())
         }
     };
     Ok((summary.kinds.iter().map(reading).collect(), summary.left_out))
-}
-
-/// The file, or the `.log` and `.jsonl` files of the folder.
-fn dumps(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_path_buf()]);
-    }
-    let entries = std::fs::read_dir(path).map_err(|e| Failure::file("read", path, e))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
-    files.retain(|f| f.extension().is_some_and(|e| e == "log" || e == "jsonl") && f.is_file());
-    files.sort();
-    match files.len() {
-        0 => Err(Failure::input(format!(
-            "{} has no dump of NCCL Inspector (HOST-pidPID.log); Inspector writes JSON unless NCCL_INSPECTOR_PROM_DUMP is set, and by default \
-             only when the job ends",
-            path.display()
-        ))),
-        n if n > DUMPS_MAX => Err(Failure::input(format!("{}: more than {DUMPS_MAX} dumps", path.display()))),
-        _ => Ok(files),
-    }
 }
 
 /// The origin of a reading, as text.

@@ -253,21 +253,7 @@ fn decided_by_flag(a: &Import, site: &Site, note: &str) -> bool {
 /// Applies what flags and other files say about a host type. Returns the class that its ports tell.
 fn apply(a: &Import, t: &mut HostType, site: &Site) -> Result<Option<NetworkClass>, Failure> {
     if let Some(model) = &a.gpu_model {
-        let facts = infer::model_by_name(model);
-        t.gpu_model.clone_from(model);
-        if let Some(facts) = facts {
-            t.nvlink = match (t.nvlink, infer::nvlink(&t.gpu_paths, Some(facts))) {
-                (Some(had), Some((found, why))) => {
-                    note(why);
-                    Some(topology::NvLinkFabric { switched: had.switched || found.switched, ..found })
-                }
-                (had, _) => had,
-            };
-            t.pcie.generation = facts.pcie_generation;
-            note(format!("PCIe taken as Gen{} x{} ({})", t.pcie.generation, t.pcie.lanes, facts.name));
-        } else {
-            note(format!("link rates of `{model}` are not known; those of the files stay"));
-        }
+        host::apply_model(t, model).iter().for_each(note);
     }
     if let Some(said) = host::board(t, a.board.as_deref()).map_err(|e| Failure::input(of_file(site, &e)))? {
         note(said);

@@ -1,6 +1,7 @@
 //! `linkwise tune`: measures every arm before a job, evaluates AUTO, and reports what the plugin did.
 
 mod characterize;
+mod inspector;
 mod policy_table;
 mod profile;
 mod report;
@@ -19,6 +20,8 @@ pub enum Tune {
     Report(report::Args),
     /// Write what a run found as a table, for review and for later jobs
     Export(tables::ExportArgs),
+    /// Write the NCCL plugin's traces in the forms of NCCL Inspector, for the programs and dashboards made for it
+    Inspector(inspector::Args),
     /// Read a table of linkwise or of NVIDIA's example tuner, and write either
     Import(tables::ImportArgs),
 }
@@ -29,6 +32,7 @@ pub fn run(command: Tune) -> Result<(), Failure> {
         Tune::Characterize(args) => characterize::run(args),
         Tune::Report(args) => report::run(args),
         Tune::Export(args) => tables::export(args),
+        Tune::Inspector(args) => inspector::run(&args),
         Tune::Import(args) => tables::import(args),
     }
 }

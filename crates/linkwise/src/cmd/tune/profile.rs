@@ -7,11 +7,17 @@ use autotune::policy_file::Coverage;
 use autotune::profile::{self, ProfileEvent, ProfileOptions, ProfileResult};
 use console::number;
 use console::{Failure, Format, Progress, duration, load_cluster, print, wrap};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use topology::nccl::Version;
 use topology::{Bytes, Collective};
+
+/// Sizes without --sizes and --job-trace, bytes.
+const DEFAULT_SIZES: [u64; 6] = [256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20];
+/// Least share of another collective that is named.
+const OTHER_SHARE_MIN: f64 = 0.05;
 
 /// Arguments of `linkwise tune profile`.
 #[derive(clap::Args)]
@@ -20,6 +26,7 @@ Examples:
   linkwise tune profile -o policy.json -- ./build/all_reduce_perf -g 8
   linkwise tune profile --cluster h100 --gpus 'n[0-1]' --channels 8,16 --minutes 10 -o policy.json -- \
 mpirun -np 16 ./build/all_gather_perf
+  linkwise tune profile --job-trace traces/ -o policy.json -- ./build/all_reduce_perf -g 8
   linkwise tune profile --overlap --sizes 64M -o policy.json -- python train.py
 
 The program is one of nccl-tests (2.14 or newer), or any program that prints `linkwise_step_time_us=123.4` for each step, warm-up \
@@ -48,9 +55,13 @@ pub struct Args {
     /// NCCL release of the model
     #[arg(long, default_value = "2.28", requires = "cluster")]
     nccl: Version,
-    /// Buffer sizes, all ranks together
-    #[arg(long, value_delimiter = ',', value_parser = Bytes::parse, default_value = "256K,1M,4M,16M,64M,256M")]
+    /// Buffer sizes, all ranks together [default: 256K,1M,4M,16M,64M,256M, or the sizes of --job-trace]
+    #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
     sizes: Vec<Bytes>,
+    /// What a job left: collective and sizes are those that cost it most. Traces of the NCCL plugin, dumps or metrics of NCCL Inspector, JSON of
+    /// PyTorch's flight recorder, a profiler's trace of one rank, or JSON lines: a file, or the folder of all ranks
+    #[arg(long, value_name = "PATH")]
+    job_trace: Option<PathBuf>,
     /// Time limit of the whole run, minutes; sizes and turns that do not fit are skipped and listed
     #[arg(long, default_value_t = 2.0, value_parser = number::real)]
     minutes: f64,
@@ -89,8 +100,15 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     profile::check_command(&args.command).map_err(failure)?;
     let of_command = || profile::collective_of_command(&args.command);
-    let collective = args.collective.or_else(of_command).unwrap_or(Collective::AllReduce);
-    let sizes: Vec<u64> = args.sizes.iter().map(|s| s.0).collect();
+    let job = args.job_trace.as_deref().map(|path| of_job(path, args.collective.or_else(of_command))).transpose()?;
+    let of_job = job.as_ref().map(|j| j.collective);
+    let collective = args.collective.or(of_job).or_else(of_command).unwrap_or(Collective::AllReduce);
+    let wanted = match (&job, args.sizes.is_empty()) {
+        (Some(job), true) => job.sizes.clone(),
+        (None, true) => DEFAULT_SIZES.map(Bytes).to_vec(),
+        (_, false) => args.sizes.clone(),
+    };
+    let sizes: Vec<u64> = wanted.iter().map(|s| s.0).collect();
     let communicator = args
         .cluster
         .as_deref()
@@ -100,7 +118,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let options = ProfileOptions {
         arms: arms.map_err(failure)?,
         collective,
-        sizes: args.sizes.clone(),
+        sizes: wanted,
         minutes: args.minutes,
         iterations: args.iterations,
         warmup: args.warmup,
@@ -126,6 +144,32 @@ pub fn run(args: Args) -> Result<(), Failure> {
     });
     drop(progress);
     report(&args, &profiled.map_err(failure)?)
+}
+
+/// Collective and sizes of a job, with a line about them. `of_command`: the collective of the command or of --collective, which is the one measured.
+fn of_job(path: &Path, of_command: Option<Collective>) -> Result<profile::JobSizes, Failure> {
+    let calls = job::calls::read(path).map_err(Failure::input)?;
+    let job = profile::sizes_of_job(&calls.kinds, of_command).ok_or_else(|| {
+        let has: BTreeSet<&str> = calls.kinds.iter().map(|k| k.collective.name()).collect();
+        let has = has.into_iter().collect::<Vec<_>>().join(", ");
+        let what = of_command.map_or("collective", |c| c.name());
+        Failure::input(format!("{}: the job has no {what}, it has {has}; --collective names another", path.display()))
+    })?;
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let unit = if job.by_time {
+        "of the time of its collectives"
+    } else {
+        "of the bytes of its collectives (the files have no times)"
+    };
+    let sizes: Vec<String> = job.sizes.iter().map(Bytes::to_string).collect();
+    let (name, n) = (job.collective.name(), topology::count(job.calls, "call"));
+    let mut line =
+        format!("job: {n} of {name} in {}; {} are {} {unit}", calls.form.name(), sizes.join(", "), percent(job.share));
+    for (other, share) in job.others.iter().filter(|o| o.1 >= OTHER_SHARE_MIN) {
+        line += &format!("; {} is {}: profile it on its own", other.name(), percent(*share));
+    }
+    console::say(&line);
+    Ok(job)
 }
 
 /// An error of the profile as a failure of the command.

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# A release: the wheel for glibc 2.28, twice, from two folders, with the same bytes; deb, rpm, tarball and SBOM from it, twice; each artefact tested in clean
+# systems. Files in out/release. Takes two builds of the wheel (`LINKWISE_TEST_ONE_BUILD=1`: one, and says so).
+#
+#   scripts/release.sh
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
+export SOURCE_DATE_EPOCH
+rm -rf out/release out/second
+mkdir -p out/release out/second
+# build SOURCE TARGET OUT: the wheel of the sources in SOURCE, built in the folder TARGET.
+build() {
+  local machine cflags
+  machine=$(rustc -vV | sed -n 's/^host: //p')
+  # build-wheel.sh takes the paths out of Rust's code; the C of SQLite and ring names its files, too.
+  cflags="-ffile-prefix-map=$1=linkwise -ffile-prefix-map=$2=target -ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=cargo"
+  (cd "$1" && env "CFLAGS_${machine//-/_}=$cflags" CARGO_TARGET_DIR="$2" scripts/build-wheel.sh "$3")
+}
+# copy_sources TO: what git knows or does not ignore.
+copy_sources() {
+  mkdir -p "$1"
+  git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
+    if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi # not one that the working tree has deleted
+  done | tar --null --no-recursion -T - -cf - | tar -C "$1" -xf -
+}
+require_rust
+say "release: 1 of 4: the wheel"
+build "$root" "${CARGO_TARGET_DIR:-$root/target}" "$root/out"
+wheel=$(find out -maxdepth 1 -name 'linkwise-*manylinux_2_28*.whl' -printf '%T@ %p\n' | sort -rn | sed -n '1s/^[^ ]* //p')
+[ -n "$wheel" ] || fail "the wheel is not for glibc 2.28: zig is missing (python3 -m pip install ziglang)"
+if [ "${LINKWISE_TEST_ONE_BUILD:-}" = 1 ]; then
+  say "SKIP release: the wheel was built once (LINKWISE_TEST_ONE_BUILD)"
+else
+  say "release: 2 of 4: the wheel again, from nothing, from a copy of the sources in a folder whose name has another length"
+  elsewhere=$(mktemp -d)
+  trap 'rm -rf "$elsewhere"' EXIT
+  # The files of this working tree, not of the last commit: both builds are of the same sources.
+  copy_sources "$elsewhere/another/folder"
+  build "$elsewhere/another/folder" "$elsewhere/target" "$root/out/second"
+  cmp "$wheel" out/second/*.whl || fail "two builds of the wheel differ"
+  rm -rf "$elsewhere"
+  trap - EXIT
+  say "two builds of the wheel have the same bytes"
+fi
+say "release: 3 of 4: packages"
+scripts/build-packages.sh "$wheel" out/release
+scripts/build-packages.sh "$wheel" out/second/release >/dev/null
+diff out/release/SHA256SUMS out/second/release/SHA256SUMS || fail "two builds of the packages differ"
+rm -rf out/second
+say "two builds of the packages have the same bytes"
+say "release: 4 of 4: tests in clean systems"
+scripts/test-packages.sh out/release
