@@ -18,6 +18,7 @@ out=${1:-out}
 profile=${LINKWISE_TEST_WHEEL_PROFILE:-wheel}
 target=$(rustc -vV | sed -n 's/^host: //p')
 glibc=2.28
+folder=${CARGO_TARGET_DIR:-target}
 cache=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}
 
 # A Python that has ziglang: python3, else the tools in the cache, made on the first run.
@@ -32,17 +33,19 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 settings=("CARGO_PROFILE_DEV_DEBUG=none")
 if [ "$profile" = wheel ] && ZIG_PYTHON=$(zig_python); then
-  zig_cc "$work" "$target" $glibc
+  # In the target folder: with another linker cargo builds everything again, also after a build that was cut off.
+  mkdir -p "$folder/zig-$target"
+  cc=$(realpath "$folder/zig-$target")/cc
+  zig_cc "$(dirname "$cc")" "$target" $glibc
   upper=$(printf '%s' "$target" | tr 'a-z-' 'A-Z_')
   # Without the paths of this machine the same sources give the same bytes elsewhere.
   remap="--remap-path-prefix=$root=linkwise --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
-  settings+=("CARGO_TARGET_${upper}_LINKER=$work/cc" "CC_${target//-/_}=$work/cc" "RUSTFLAGS=-Clinker-flavor=gcc -Clink-self-contained=no $remap")
+  settings+=("CARGO_TARGET_${upper}_LINKER=$cc" "CC_${target//-/_}=$cc" "RUSTFLAGS=-Clinker-flavor=gcc -Clink-self-contained=no $remap")
 else
   [ "$profile" = wheel ] && say "note: no zig (python3 -m pip install ziglang): the wheel will need the glibc of this machine"
   glibc=$(getconf GNU_LIBC_VERSION | awk '{ print $2 }')
 fi
 
-folder=${CARGO_TARGET_DIR:-target}
 case $profile in
   wheel)
     env "${settings[@]}" cargo build --locked --profile wheel --target "$target" -p linkwise -p nccl-plugin -p nccl-net -p python
