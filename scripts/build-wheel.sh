@@ -2,9 +2,10 @@
 # Builds the Python wheel: the command, the NCCL plugins, the program that checks them and the Python module, for glibc 2.28 and later
 # (RHEL 8, Debian 10, Ubuntu 20.04) and every CPython from 3.9 on.
 #
-#   scripts/build-wheel.sh [OUT [kubernetes]]   OUT/linkwise-VERSION-cp39-abi3-manylinux_2_28_x86_64.whl; default: out/
+#   scripts/build-wheel.sh [OUT [kubernetes] [aarch64]]   OUT/linkwise-VERSION-cp39-abi3-manylinux_2_28_x86_64.whl; default: out/
 #
-# With `kubernetes` also OUT/linkwise-kubernetes, the controller, which is in the container image and not in the wheel.
+# With `kubernetes` also OUT/linkwise-kubernetes, the controller, which is in the container image and not in the wheel. With `aarch64` the wheel for such
+# hosts, cross-built: needs `rustup target add aarch64-unknown-linux-gnu`.
 #
 # The linker is zig's, from the package index, in a virtual environment in the user's cache. Without it the wheel is for this machine's glibc
 # and its name says so. One cargo build makes all programs; scripts/wheel.py packs them, the same bytes from the same sources.
@@ -12,11 +13,22 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_rust
-have objdump || fail "no objdump, which says what a library needs; install binutils"
+have readelf || fail "no readelf, which says what a library needs; install binutils"
 have python3 || fail "no python3, which packs the wheel"
 out=${1:-out}
+[ $# = 0 ] || shift
+machine='' kubernetes=''
+for word in "$@"; do
+  case $word in
+    kubernetes) kubernetes=1 ;;
+    aarch64 | x86_64) machine=$word ;;
+    *) fail "$word: kubernetes, aarch64 or x86_64 was expected" ;;
+  esac
+done
 profile=${LINKWISE_TEST_WHEEL_PROFILE:-wheel}
-target=$(rustc -vV | sed -n 's/^host: //p')
+host=$(rustc -vV | sed -n 's/^host: //p')
+target=${machine:+$machine-unknown-linux-gnu}
+target=${target:-$host}
 glibc=2.28
 folder=${CARGO_TARGET_DIR:-target}
 cache=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}
@@ -32,6 +44,10 @@ zig_python() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 settings=("CARGO_PROFILE_DEV_DEBUG=none")
+if [ "$target" != "$host" ]; then
+  [ "$profile" = wheel ] || fail "LINKWISE_TEST_WHEEL_PROFILE=$profile is for this machine, not for $machine"
+  have rustup && rustup target list --installed | grep -qx "$target" || fail "no standard library of Rust for $machine; rustup target add $target"
+fi
 if [ "$profile" = wheel ] && ZIG_PYTHON=$(zig_python); then
   # In the target folder: with another linker cargo builds everything again, also after a build that was cut off.
   mkdir -p "$folder/zig-$target"
@@ -42,6 +58,7 @@ if [ "$profile" = wheel ] && ZIG_PYTHON=$(zig_python); then
   remap="--remap-path-prefix=$root=linkwise --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
   settings+=("CARGO_TARGET_${upper}_LINKER=$cc" "CC_${target//-/_}=$cc" "RUSTFLAGS=-Clinker-flavor=gcc -Clink-self-contained=no $remap")
 else
+  [ "$target" = "$host" ] || fail "no zig (python3 -m pip install ziglang), which links for $machine"
   [ "$profile" = wheel ] && say "note: no zig (python3 -m pip install ziglang): the wheel will need the glibc of this machine"
   glibc=$(getconf GNU_LIBC_VERSION | awk '{ print $2 }')
 fi
@@ -60,7 +77,7 @@ esac
 
 files=(linkwise linkwise-plugin-check liblinkwise_nccl.so liblinkwise_nccl_net.so liblinkwise_python.so)
 for file in "${files[@]}"; do
-  symbols=$(objdump -T "$built/$file") || fail "objdump cannot read $built/$file"
+  symbols=$(readelf -W --dyn-syms "$built/$file") || fail "readelf cannot read $built/$file"
   newest=$(grep -o 'GLIBC_[0-9.]*' <<<"$symbols" | sed 's/GLIBC_//' | sort -V | tail -n 1) || true
   [ -n "$newest" ] || fail "$file names no version of glibc: it is not linked as intended"
   version_at_least "$glibc" "$newest" || fail "$file needs glibc $newest, newer than $glibc"
@@ -69,7 +86,7 @@ for file in "${files[@]}"; do
   if [ "$profile" = dev ]; then strip --strip-debug "$work/$file"; fi
 done
 mkdir -p "$out"
-if [ "${2:-}" = kubernetes ]; then
+if [ -n "$kubernetes" ]; then
   [ "$profile" != wheel ] || env "${settings[@]}" cargo build --locked --profile wheel --target "$target" -p linkwise-kubernetes
   cp "$built/linkwise-kubernetes" "$out/"
 fi

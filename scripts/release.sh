@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A release: the wheel for glibc 2.28, twice, from two folders, with the same bytes; deb, rpm, tarball and SBOM from it, twice; each artefact tested in clean
-# systems. Files in out/release. Takes two builds of the wheel (`LINKWISE_TEST_ONE_BUILD=1`: one, and says so).
+# systems. Files in out/release. Takes two builds of the wheel (`LINKWISE_TEST_ONE_BUILD=1`: one, and says so). A release that was cut off goes on where it
+# was, if the sources are the same.
 #
 #   scripts/release.sh
 set -euo pipefail
@@ -21,9 +22,12 @@ build() {
 # copy_sources TO: what git knows or does not ignore.
 copy_sources() {
   mkdir -p "$1"
+  sources | tar --null --no-recursion -T - -cf - | tar -C "$1" -xf -
+}
+sources() {
   git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
     if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi # not one that the working tree has deleted
-  done | tar --null --no-recursion -T - -cf - | tar -C "$1" -xf -
+  done
 }
 require_rust
 say "release: 1 of 4: the wheel"
@@ -34,14 +38,15 @@ if [ "${LINKWISE_TEST_ONE_BUILD:-}" = 1 ]; then
   say "SKIP release: the wheel was built once (LINKWISE_TEST_ONE_BUILD)"
 else
   say "release: 2 of 4: the wheel again, from nothing, from a copy of the sources in a folder whose name has another length"
-  elsewhere=$(mktemp -d)
-  trap 'rm -rf "$elsewhere"' EXIT
-  # The files of this working tree, not of the last commit: both builds are of the same sources.
+  # The files of this working tree, not of the last commit: both builds are of the same sources. The folder is named after them and kept until both builds
+  # are done, so that a build that was cut off goes on.
+  second=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}/release
+  elsewhere=$second/$(sources | xargs -0 sha256sum | sha256sum | cut -c1-16)
+  [ -d "$elsewhere" ] || rm -rf "$second"
   copy_sources "$elsewhere/another/folder"
   build "$elsewhere/another/folder" "$elsewhere/target" "$root/out/second"
   cmp "$wheel" out/second/*.whl || fail "two builds of the wheel differ"
-  rm -rf "$elsewhere"
-  trap - EXIT
+  rm -rf "$second"
   say "two builds of the wheel have the same bytes"
 fi
 say "release: 3 of 4: packages"

@@ -17,6 +17,9 @@ if [ "${1:-}" != inside ]; then
   (cd "$folder" && sha256sum --quiet -c SHA256SUMS) || fail "the files are not those of SHA256SUMS"
   [ $# -gt 0 ] || set -- bookworm noble
   tested=0 skipped=0
+  # Tests of the same files that have passed are not run again: a run that was cut off goes on.
+  done_before=${XDG_CACHE_HOME:-$HOME/.cache}/linkwise/tested/$(sha256sum <"$folder/SHA256SUMS" | cut -c1-16)
+  mkdir -p "$done_before"
   for suite in "$@"; do
     if ! system=$(scripts/clean-root.sh "$suite" | tail -n 1); then
       [ "${LINKWISE_TEST_ALLOW_SKIP:-}" = 1 ] || fail "no system of $suite can be made here; LINKWISE_TEST_ALLOW_SKIP=1 tests the others only"
@@ -25,6 +28,11 @@ if [ "${1:-}" != inside ]; then
       continue
     fi
     for kind in deb tarball wheel rpm; do
+      if [ -f "$done_before/$suite-$kind" ]; then
+        say "-- $suite $kind: passed before"
+        tested=$((tested + 1))
+        continue
+      fi
       # Works on a copy, so that the clean system stays clean.
       copy=$(mktemp -d "$(dirname "$system")/test.XXXXXX")
       # shellcheck disable=SC2064 # the folder of now
@@ -33,12 +41,14 @@ if [ "${1:-}" != inside ]; then
       mkdir -p "$copy/release"
       cp "$folder"/* "$copy/release/"
       scripts/slurm-in-root.sh "$copy" scripts/test-packages.sh inside "$kind" "$suite"
+      touch "$done_before/$suite-$kind"
       rm -rf "$copy"
       trap - EXIT
       tested=$((tested + 1))
     done
   done
   [ $tested -gt 0 ] || fail "nothing was tested"
+  rm -r "$done_before"
   say "release: $tested tests in clean systems passed, $skipped of $# systems skipped"
   exit
 fi

@@ -90,6 +90,8 @@ pub struct JobCalls {
     pub left_out: usize,
     /// A test gave the times.
     pub is_simulated: bool,
+    /// Steps of the job: those of the process that reported most, or of the profiler. `None` if the files have none.
+    pub steps: Option<u64>,
 }
 
 /// The file, or the files of a folder with the form of the first one.
@@ -218,15 +220,16 @@ pub fn inspector_dump(files: &[PathBuf]) -> Result<(InspectorDump, usize), JobEr
 /// Files that cannot be read, with their line; no collective with a size.
 pub fn read(path: &Path) -> Result<JobCalls, JobError> {
     let JobFiles { form, files } = files_of(path)?;
-    let mut is_simulated = false;
+    let (mut is_simulated, mut steps) = (false, 0);
     let (kinds, left_out) = match form {
-        Form::Plugin => plugin(&files, &mut is_simulated)?,
+        Form::Plugin => plugin(&files, &mut is_simulated, &mut steps)?,
         Form::Inspector => inspector_dump(&files)?.0.kinds(),
         Form::InspectorMetrics => (inspector_metrics(&files)?.kinds(), 0),
         Form::FlightRecorder => flight_records(&files)?.kinds(),
         Form::Trace => {
             // Traces of several ranks would count each call several times: the first one tells what the job does.
             let text = text(&files[0], trace::FILE_BYTES_MAX)?;
+            steps = trace::steps_of_trace(&text);
             trace::kinds_of_trace(&text).map_err(|e| JobError::Trace { path: files[0].clone(), why: e.to_string() })?
         }
     };
@@ -234,16 +237,18 @@ pub fn read(path: &Path) -> Result<JobCalls, JobError> {
         let why = format!("no collective with a size is in {} ({left_out} entries left out)", form.name());
         return Err(JobError::Trace { path: path.into(), why });
     }
-    Ok(JobCalls { form, kinds, left_out, is_simulated })
+    Ok(JobCalls { form, kinds, left_out, is_simulated, steps: (steps > 0).then_some(steps) })
 }
 
 /// The calls of the plugin's traces: each once, by the ranks' shortest GPU time if they have some.
-fn plugin(files: &[PathBuf], is_simulated: &mut bool) -> Result<(Vec<CallKind>, usize), JobError> {
+fn plugin(files: &[PathBuf], is_simulated: &mut bool, steps: &mut u64) -> Result<(Vec<CallKind>, usize), JobError> {
     let (mut comms, mut calls, mut left_out) = (BTreeMap::new(), BTreeMap::new(), 0);
     for path in files {
+        let mut steps_here = 0;
         let read = plugin_trace::read(BufReader::new(open(path)?), |line| {
             match line.kind.as_str() {
                 "process" => *is_simulated |= line.scripted,
+                "step" => steps_here += 1,
                 "comm" => _ = comms.insert(line.comm, line.ranks),
                 "call" | "launched" => {
                     let collective = line.collective.parse::<topology::Collective>().ok().filter(|c| c.is_tuned());
@@ -268,6 +273,7 @@ fn plugin(files: &[PathBuf], is_simulated: &mut bool) -> Result<(Vec<CallKind>, 
             Ok(())
         });
         read.map_err(|e| JobError::Trace { path: path.clone(), why: e.to_string() })?;
+        *steps = steps_here.max(*steps);
     }
     let mut kinds = CallTimes::default();
     for ((comm, _), (collective, size, least, timed)) in calls {

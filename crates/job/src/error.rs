@@ -42,12 +42,15 @@ pub enum JobError {
     /// The plugin is not installed.
     #[error(
         "the plugin ({library}) is neither next to the command nor in ../lib or ../lib/linkwise; build it with `cargo build -p nccl-plugin` and copy \
-         target/debug/{library} there, or name it in LINKWISE_PLUGIN"
+         target/debug/{library} there, name it in LINKWISE_PLUGIN, or install the command with `cargo install --features bundled`"
     )]
     PluginNotInstalled {
         /// Its file name.
         library: &'static str,
     },
+    /// The plugins that the command carries cannot be unpacked.
+    #[error("the plugins that this command carries cannot be unpacked: {0}; set XDG_CACHE_HOME to a folder that you can write")]
+    Unpack(String),
     /// The program that loads the plugin is not installed.
     #[error(
         "linkwise-plugin-check is neither next to the command nor in ../libexec; install the package again, or build it with \

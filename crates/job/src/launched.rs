@@ -1,7 +1,7 @@
 //! Launchers: those that started `linkwise run` as several tasks of one job, and commands that start processes on other
 //! hosts.
 
-use agreement::launcher::{Launcher, MPICH, OPEN_MPI, SLURM, slurm_host_list, slurm_hosts};
+use agreement::launcher::{Launcher, MPICH, OPEN_MPI, SLURM, TORCHRUN, slurm_host_list, slurm_hosts};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -18,16 +18,26 @@ pub struct LaunchedTask {
     pub job: Option<String>,
     /// True if Slurm lists the hosts: the plugin then uses the first as rendezvous.
     pub hosts_known: bool,
+    /// How often torchrun has started the workers again, with the same arguments.
+    pub restarts: u32,
 }
 
-/// All launchers except torchrun, which starts Python programs and never `linkwise run`.
-const LAUNCHERS: [Launcher; 3] = [OPEN_MPI, MPICH, SLURM];
+/// torchrun's count of restarts.
+const RESTARTS: &str = "TORCHELASTIC_RESTART_COUNT";
+
+/// The launchers, innermost first. torchrun starts `linkwise run` with `--no-python`.
+const LAUNCHERS: [Launcher; 4] = [TORCHRUN, OPEN_MPI, MPICH, SLURM];
+
+/// True if this launcher started the process. RANK and WORLD_SIZE alone are no torchrun's: operators of Kubernetes number a job's pods with them.
+fn started(launcher: &Launcher, env: impl Fn(&str) -> Option<String>) -> bool {
+    *launcher != TORCHRUN || launcher.job.iter().any(|name| env(name).is_some())
+}
 
 impl LaunchedTask {
     /// Reads the task from the environment; `None` if one `linkwise run` serves the whole job, or if no launcher is
     /// recognised.
     pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<LaunchedTask> {
-        LAUNCHERS.iter().find_map(|launcher| {
+        LAUNCHERS.iter().filter(|l| started(l, &env)).find_map(|launcher| {
             let place = launcher.process(&env)?;
             let listed = slurm_host_list(&env).is_some();
             let in_slurm = SLURM.job.iter().any(|k| env(k).is_some());
@@ -37,6 +47,7 @@ impl LaunchedTask {
                 on_host: launcher.on_host(&env),
                 job: launcher.job_and_step(&env),
                 hosts_known: slurm_hosts(&env).is_some_and(|n| n > 1) && listed && in_slurm,
+                restarts: env(RESTARTS).and_then(|n| n.parse().ok()).filter(|_| *launcher == TORCHRUN).unwrap_or(0),
             };
             (task.count > 1).then_some(task)
         })
@@ -47,6 +58,12 @@ impl LaunchedTask {
         let task = LaunchedTask::of(env)?;
         let job = task.job.or_else(|| ancestor(Path::new("/proc"), HYDRA_PROXY));
         Some(LaunchedTask { job, ..task })
+    }
+
+    /// The name of this task's folder of traces; another one after a restart.
+    pub fn folder(&self) -> String {
+        let attempt = if self.restarts > 0 { format!("-restart-{}", self.restarts) } else { String::new() };
+        format!("task-{}{attempt}", self.number)
     }
 
     /// The default rendezvous of tasks that all run on one host, from the job's name. `None` on several hosts or if unknown.
@@ -184,6 +201,17 @@ mod tests {
         let mpi = [("PMI_RANK", "0"), ("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4"), ("PMI_JOBID", "j")];
         let task = of(&mpi).unwrap();
         assert_eq!((task.rendezvous(), task.hosts_known), (None, false));
+    }
+
+    #[test]
+    fn workers_of_torchrun_are_tasks_and_pods_with_its_variables_are_not() {
+        let pod = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "pod-0"), ("MASTER_PORT", "23456")];
+        assert_eq!(of(&pod), None, "RANK counts pods; one `linkwise run` serves a pod");
+        let worker = [pod[0], pod[1], ("LOCAL_WORLD_SIZE", "1"), ("TORCHELASTIC_RUN_ID", "j")];
+        let task = of(&worker).unwrap();
+        assert_eq!((task.number, task.count, task.folder().as_str()), (1, 2, "task-1"));
+        let again = [&worker[..], &[("TORCHELASTIC_RESTART_COUNT", "2")]].concat();
+        assert_eq!(of(&again).unwrap().folder(), "task-1-restart-2");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! check ([`plugin_check`]) and that of the whole installation ([`install`]), the signals
 //! that are forwarded to the job ([`signals`]), the report of its traces ([`report`]), and the status files of running jobs ([`status`]).
 
+pub mod bundled;
 pub mod calls;
 mod error;
 pub mod install;

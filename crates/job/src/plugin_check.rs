@@ -2,7 +2,7 @@
 //! because a loaded library may crash, and the command line has no `unsafe` code.
 
 use crate::JobError;
-use crate::plugin::next_to_command;
+use crate::plugin::installed;
 use serde_json::Value;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -100,9 +100,9 @@ fn found<'a>(seen: &'a [Value], interface: &str, version: u32) -> Option<&'a Val
 /// The program of this installation.
 ///
 /// # Errors
-/// [`JobError::CheckNotInstalled`].
+/// [`JobError::CheckNotInstalled`], [`JobError::Unpack`].
 pub fn program() -> Result<PathBuf, JobError> {
-    next_to_command(PROGRAM, &["", "../libexec"]).ok_or(JobError::CheckNotInstalled)
+    installed(PROGRAM, &["", "../libexec"])?.ok_or(JobError::CheckNotInstalled)
 }
 
 /// Loads `library`, after the NCCL library `after` if one is given, and drives all its interfaces.

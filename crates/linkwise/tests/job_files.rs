@@ -5,6 +5,7 @@ mod common;
 
 use common::{Folder, linkwise, said};
 use serde_json::Value;
+use std::process::Command;
 
 /// Exit code, standard output, and standard error in one line.
 fn run(words: &[&str]) -> (i32, String, String) {
@@ -269,4 +270,102 @@ fn traces_without_gpu_times_are_told_how_to_get_them() {
     .unwrap();
     let (code, _, err) = run(&["tune", "inspector", &folder, "-o", &site.at("new")]);
     assert!(code == 1 && err.contains("linkwise run --kernel-times"), "{err}");
+}
+
+/// A file of NVIDIA's NCCL repository in `LINKWISE_TEST_NCCL_SOURCE`; `None`, with a line, if it is not there.
+fn of_inspector(test: &str, name: &str) -> Option<std::path::PathBuf> {
+    let source = std::env::var_os("LINKWISE_TEST_NCCL_SOURCE").map(std::path::PathBuf::from);
+    let path = source.map(|s| s.join("plugins/profiler/inspector").join(name)).filter(|p| p.is_file());
+    if path.is_none() {
+        eprintln!("SKIP {test}: LINKWISE_TEST_NCCL_SOURCE names no checkout of NVIDIA/nccl with {name}");
+    }
+    path
+}
+
+/// The exporter that comes with Inspector, unchanged.
+#[test]
+fn nvidias_exporter_reads_what_is_written_for_it() {
+    let test = "nvidias_exporter_reads_what_is_written_for_it";
+    let Some(exporter) = of_inspector(test, "exporter/example/perf_summary_exporter.py") else { return };
+    let python = std::env::var_os("LINKWISE_TEST_PYTHON").unwrap_or("python3".into());
+    let needs = "import pandas, tqdm, duckdb, matplotlib, pyarrow, numpy";
+    if !Command::new(&python).args(["-c", needs]).output().is_ok_and(|o| o.status.success()) {
+        return eprintln!("SKIP {test}: LINKWISE_TEST_PYTHON has not the exporter's packages ({needs})");
+    }
+    let site = site();
+    let (code, _, err) = run(&["tune", "inspector", &site.at("traces"), "-o", &site.at("inspector")]);
+    assert_eq!(code, 0, "{err}");
+    let mut command = Command::new(&python);
+    command.arg(exporter).args(["--input_dir", &site.at("inspector"), "--output_dir", &site.at("summary")]);
+    let out = command.env("MPLBACKEND", "Agg").output().unwrap();
+    let log = std::fs::read_to_string(site.at("summary/output.log")).unwrap_or_default();
+    assert!(out.status.success() && !log.contains("ERROR"), "{}{log}", String::from_utf8_lossy(&out.stderr));
+    // 5 AllReduce of 64 MiB on four ranks, each with the mean of the ranks' bandwidths.
+    let table = site.at("summary/summary/msg_size_67108864_67.11MB/summary_nvlink-only_AllReduce_67108864.csv");
+    let table = std::fs::read_to_string(&table).unwrap_or_else(|e| panic!("{table}: {e}: {log}"));
+    let rows: Vec<Vec<&str>> = table.lines().map(|l| l.split(',').collect()).collect();
+    let column = |name: &str| rows[0].iter().position(|c| *c == name).unwrap_or_else(|| panic!("{name}: {table}"));
+    assert_eq!(rows.len(), 6, "{table}");
+    let mean = (0..4).map(|wait| f64::from(64 << 20) * 1.5 / (1e6 * (1.0 + 0.3 * f64::from(wait)))).sum::<f64>() / 4.0;
+    for row in &rows[1..] {
+        let busbw: f64 = row[column("mean_coll_busbw_gbs")].parse().unwrap();
+        assert!(close(busbw, mean) && row[column("log_count")] == "4", "{busbw} {mean}: {table}");
+    }
+}
+
+/// Every question that the dashboard asks about collectives, with a line of ours that answers it. Sends and receives are not in our metrics.
+#[test]
+fn nvidias_dashboard_finds_the_series_that_it_asks_for() {
+    let test = "nvidias_dashboard_finds_the_series_that_it_asks_for";
+    let Some(dashboard) = of_inspector(test, "grafana/nccl-inspector-job-performance-template.json") else { return };
+    let site = site();
+    let (code, _, err) =
+        run(&["tune", "inspector", &site.at("traces"), "-o", &site.at("inspector"), "--slurm-job", "7"]);
+    assert_eq!(code, 0, "{err}");
+    let text = std::fs::read_to_string(site.at("inspector/nccl_inspector_metrics_n0-GPU0.prom")).unwrap();
+    let asked = std::fs::read_to_string(dashboard).unwrap().replace("\\\"", "\"");
+    let mut questions = 0;
+    // nccl_bus_bandwidth_gbs{cluster="$cluster", slurm_job_id="$jobid", collective="AllReduce", n_nodes="1"}
+    for question in asked.split("(nccl_").skip(1).map(|q| q.split('}').next().unwrap()) {
+        let (name, labels) = question.split_once('{').unwrap();
+        let labels: Vec<(&str, &str)> = labels.split(", ").filter_map(|l| l.split_once('=')).collect();
+        // Prometheus adds `cluster`; this job is on one host and has no Broadcast, and `n_nodes!=` is for the others.
+        let ours = labels.iter().all(|(k, v)| !k.ends_with('!') && (*k != "collective" || ["\"AllReduce\"", "\"AllGather\""].contains(v)));
+        if name.starts_with("p2p_") || !ours {
+            continue;
+        }
+        questions += 1;
+        let answers = |line: &&str| {
+            let has = |k: &str, v: &str| line.contains(&format!("{k}={}", v.replace("$jobid", "7")));
+            line.starts_with(&format!("nccl_{name}{{")) && labels.iter().all(|(k, v)| *k == "cluster" || has(k, v))
+        };
+        let line = text.lines().find(answers).unwrap_or_else(|| panic!("{question}\n{text}"));
+        assert!(line.contains("message_size=\"") && line.contains("nranks=\"4\""), "{line}");
+    }
+    assert_eq!(questions, 4, "bandwidth and time of AllReduce and AllGather");
+}
+
+#[test]
+fn the_calls_of_a_job_are_described_with_counts_per_step() {
+    let site = site();
+    let described = |path: &str, more: &[&str]| json(&[&["tune", "calls", path], more].concat());
+    let flight = described(&site.at("flight"), &["--steps", "5"]);
+    let first = &flight["calls"][0];
+    assert_eq!((&first["collective"], &first["size_bytes"], &first["ranks"]), (&"all_reduce".into(), &(64 << 20).into(), &4.into()));
+    assert_eq!((&first["calls"], &first["calls_per_step"], &first["time_us"]), (&5.into(), &1.0.into(), &1000.0.into()));
+    assert_eq!((&flight["steps"], &flight["calls"][1]["ranks"]), (&5.into(), &2.into()));
+    assert_eq!(described(&site.at("flight"), &[])["calls"][0]["calls_per_step"], Value::Null, "it has no steps");
+    // The plugin knows the steps that the job reported.
+    let traces = site.at("traces");
+    for entry in std::fs::read_dir(&traces).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text + &"{\"kind\":\"step\",\"time_us\":2000}\n".repeat(4)).unwrap();
+    }
+    let plugin = described(&traces, &[]);
+    assert_eq!((&plugin["steps"], &plugin["calls"][0]["calls_per_step"]), (&4.into(), &1.25.into()), "{plugin:#}");
+    let (code, text, _) = run(&["tune", "calls", &traces]);
+    assert!(code == 0 && text.contains("traces of the NCCL plugin, 4 steps") && text.contains("all_gather"), "{text}");
+    let (code, text, _) = run(&["tune", "calls", &site.at("flight")]);
+    assert!(code == 0 && text.contains("an unknown number of steps (--steps N)"), "{text}");
 }

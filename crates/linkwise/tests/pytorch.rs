@@ -39,6 +39,41 @@ fn run(plugin: bool, folder: &Path, program: &[&str]) -> Output {
     c.output().unwrap()
 }
 
+/// Calls by collective and size, with the calls per step.
+fn calls_of(path: &Path, more: &[&str]) -> Vec<(String, u64, u64, f64)> {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_linkwise"));
+    let out = c.args(["tune", "calls"]).arg(path).args(more).args(["--format", "json"]).output().unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&out.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&out.stderr)));
+    let of = |k: &serde_json::Value| {
+        assert_eq!(k["ranks"], RANKS, "{answer:#}");
+        let name = k["collective"].as_str().unwrap().to_owned();
+        (name, k["size_bytes"].as_u64().unwrap(), k["calls"].as_u64().unwrap(), k["calls_per_step"].as_f64().unwrap())
+    };
+    // The barrier is an AllReduce of one element.
+    let mut all: Vec<_> = answer["calls"].as_array().unwrap().iter().map(of).filter(|k| k.1 > 1024).collect();
+    all.sort();
+    all
+}
+
+/// What PyTorch itself writes about a job of known calls, not what we think that it writes.
+#[test]
+fn real_flight_records_and_profiler_traces_tell_the_calls_of_the_job() {
+    if !has_pytorch("real_flight_records_and_profiler_traces_tell_the_calls_of_the_job") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    ["flight", "profiler"].map(|name| std::fs::create_dir(at(name)).unwrap());
+    let out = run(false, folder.path(), &[&format!("{HERE}/record.py"), folder.path().to_str().unwrap()]);
+    let _ = out.assert().success();
+    let expected = [("all_gather", 16u64, 3u64), ("all_reduce", 4, 6), ("reduce_scatter", 16, 3)]
+        .map(|(name, mib, calls)| (name.to_owned(), mib << 20, calls, calls as f64 / 3.0));
+    assert_eq!(calls_of(&at("flight"), &["--steps", "3"]), expected);
+    // The profiler tells its steps itself.
+    assert_eq!(calls_of(&at("profiler/trace-0.json"), &[]), expected);
+}
+
 /// Both networks, one after the other: the program succeeds, and NCCL used the network that was meant.
 fn runs_on_both(folder: &Path, program: &[&str]) -> Vec<String> {
     let one = |plugin| {

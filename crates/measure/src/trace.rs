@@ -8,7 +8,8 @@
 //! * **PyTorch profiler** (Kineto, Chrome trace JSON, PyTorch 2.2 and later): events of category `kernel` whose names begin with `ncclDevKernel` or
 //!   `ncclKernel` and whose `args` hold `Collective name`, `In msg nelems`, `Out msg nelems`, `Group size` and `dtype`; `dur` is in microseconds. The
 //!   size is the larger element count times the size of the type, as in Meta's PARAM benchmarks. A kernel waits for the slowest rank, so its duration
-//!   overestimates the transfer: the bandwidth of a size is the 90th percentile of its operations, not the median.
+//!   overestimates the transfer: the bandwidth of a size is the 90th percentile of its operations, not the median. A trace without kernels (no
+//!   `ProfilerActivity.CUDA`) has the same fields on the host's events `record_param_comms`: counts and sizes, without times.
 //!
 //! Operations over another number of ranks than the job has GPUs (such as those of tensor-parallel groups) are left out
 //! and counted.
@@ -18,7 +19,7 @@ use crate::nccl_tests::ParseError;
 use crate::scalar::{bytes_of, collective_of};
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bandwidth, Bytes, Collective, Seconds};
 
 /// Largest trace, bytes.
@@ -234,21 +235,43 @@ struct Args {
     dtype: Value,
 }
 
-/// The events of NCCL's kernels in a profiler trace.
-fn nccl_kernels(text: &str) -> Result<Vec<ChromeEvent>, ParseError> {
+/// The events of NCCL's kernels in a profiler trace, and those of the host that name the same collectives.
+fn nccl_events(text: &str) -> Result<[Vec<ChromeEvent>; 2], ParseError> {
     let trace: Chrome = serde_json::from_str(text)
         .map_err(|e| ParseError::at(e.line().max(1), e.column().max(1), format!("not a profiler trace: {e}")))?;
-    let mut events = trace.events;
-    events.retain(|e| {
+    let (mut kernels, mut calls) = (Vec::new(), Vec::new());
+    for e in trace.events {
         let name = e.name.as_str().unwrap_or("");
         let is_nccl = name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel");
-        is_nccl && e.cat.as_str() == Some("kernel")
-    });
-    Ok(events)
+        match e.cat.as_str() {
+            Some("kernel") if is_nccl => kernels.push(e),
+            Some("cpu_op") if name == HOST_EVENT => calls.push(e),
+            _ => {}
+        }
+    }
+    Ok([kernels, calls])
+}
+
+/// The host's event of a collective.
+const HOST_EVENT: &str = "record_param_comms";
+/// The profiler's event of a step, with its number behind it.
+const STEP: &str = "ProfilerStep#";
+
+/// Steps in a profiler's trace: `profiler.step()` makes an event for each. 0 for other texts. O(bytes).
+pub fn steps_of_trace(text: &str) -> u64 {
+    let events = serde_json::from_str::<Chrome>(text).map(|t| t.events).unwrap_or_default();
+    // On a GPU's track the profiler repeats them.
+    let names: BTreeSet<&str> = events.iter().filter_map(|e| e.name.as_str()?.strip_prefix(STEP)).collect();
+    names.len() as u64
 }
 
 fn kineto(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError> {
-    for e in nccl_kernels(text)? {
+    let [kernels, calls] = nccl_events(text)?;
+    if kernels.is_empty() && !calls.is_empty() {
+        let what = "the trace has no kernels, only the host's calls: profile with ProfilerActivity.CUDA for times";
+        return Err(ParseError::at(1, 1, what));
+    }
+    for e in kernels {
         match operation(&e, operations.gpus) {
             Some((c, size, v)) => operations.add(c, size, v, None).map_err(|m| ParseError::at(1, 1, m))?,
             None => operations.left_out += 1,
@@ -257,7 +280,7 @@ fn kineto(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError
     Ok(())
 }
 
-/// A kernel of a collective.
+/// A kernel of a collective, or the host's event of one.
 struct Kernel {
     collective: Collective,
     size: Bytes,
@@ -299,9 +322,11 @@ pub fn kinds_of_trace(text: &str) -> Result<(Vec<CallKind>, usize), ParseError> 
             }
         }
         TraceForm::Kineto => {
-            for e in nccl_kernels(text)? {
+            let [kernels, calls] = nccl_events(text)?;
+            let timed = !kernels.is_empty();
+            for e in if timed { kernels } else { calls } {
                 match kernel(&e).filter(|k| (2..=MANY_RANKS).contains(&k.ranks)) {
-                    Some(k) => kinds.add(k.collective, k.size, k.ranks as u32, Some(k.us), false),
+                    Some(k) => kinds.add(k.collective, k.size, k.ranks as u32, timed.then_some(k.us), false),
                     None => left_out += 1,
                 }
             }
@@ -314,6 +339,30 @@ pub fn kinds_of_trace(text: &str) -> Result<(Vec<CallKind>, usize), ParseError> 
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn without_kernels_the_hosts_calls_are_counted_and_steps_are_those_of_the_profiler() {
+        let call = |name: &str| {
+            format!(
+                "{{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"record_param_comms\",\"dur\":9.0,\"args\":{{\"Collective name\":\"{name}\",\
+                 \"In msg nelems\":1024,\"Out msg nelems\":1024,\"Group size\":4,\"dtype\":\"Float\"}}}}"
+            )
+        };
+        let step = |n: u32, cat: &str| format!("{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"ProfilerStep#{n}\",\"dur\":1}}");
+        let events = [
+            step(7, "user_annotation"),
+            step(7, "gpu_user_annotation"),
+            step(8, "user_annotation"),
+            call("allreduce"),
+            call("allreduce"),
+            call("wait"),
+        ];
+        let text = format!("{{\"traceEvents\":[{}]}}", events.join(","));
+        let (kinds, left_out) = kinds_of_trace(&text).unwrap();
+        assert_eq!((kinds.len(), kinds[0].calls, kinds[0].size, kinds[0].time_us), (1, 2, Bytes(4096), None));
+        assert_eq!((left_out, steps_of_trace(&text), steps_of_trace("{}")), (1, 2, 0));
+        assert!(parse_trace(&text, 4).unwrap_err().to_string().contains("ProfilerActivity.CUDA"), "no bandwidth without times");
+    }
 
     #[test]
     fn a_time_gives_the_bandwidth_that_nccl_tests_would_print() {

@@ -20,7 +20,7 @@ pub fn checks(host: &HostView, out: &mut Vec<Check>) -> Option<PathBuf> {
             return None;
         }
     };
-    let network = plugin::next_to_command(NETWORK, &plugin::FOLDERS);
+    let network = plugin::installed(NETWORK, &plugin::FOLDERS).ok().flatten();
     let files: Vec<&Path> = std::iter::once(library.as_path()).chain(network.as_deref()).collect();
     glibc(host, &files, out);
     let usable = loadable(&library, out);

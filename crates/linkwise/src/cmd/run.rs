@@ -55,6 +55,7 @@ Every process that the command starts on this host inherits the settings, with t
 hosts need the same LINKWISE_* variables. How to combine it with a launcher:
 
   torchrun   on every host: linkwise run -- torchrun --nnodes 2 ... train.py
+             or inside: torchrun --nnodes 2 ... --no-python linkwise run --trace SHARED_FOLDER -- python train.py
   srun       linkwise run --trace SHARED_FOLDER -- srun ... train.py
   mpirun     linkwise run --trace SHARED_FOLDER [--rendezvous tcp:HOST:PORT] -- mpirun ...
              or inside: mpirun ... linkwise run [--rendezvous tcp:HOST:PORT] -- python train.py
@@ -93,7 +94,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             let made = made.map_err(|e| Failure::input(format!("cannot create a folder for traces: {e}")))?;
             temporary.insert(made).path().to_path_buf()
         }
-        Some(path) => empty(&task.as_ref().map_or(path.clone(), |t| path.join(format!("task-{}", t.number))))?,
+        Some(path) => empty(&task.as_ref().map_or(path.clone(), |t| path.join(t.folder())))?,
     };
     conflicts(&library, args.observe)?;
     if let (None, None, Some(launcher)) = (&args.trace, &task, launched::reaches_other_hosts(&args.command, env)) {

@@ -1,5 +1,6 @@
 //! `linkwise tune`: measures every arm before a job, evaluates AUTO, and reports what the plugin did.
 
+mod calls;
 mod characterize;
 mod inspector;
 mod policy_table;
@@ -16,6 +17,8 @@ pub enum Tune {
     Profile(Box<profile::Args>),
     /// Compare AUTO with the best arm, with and without computation at the same time
     Characterize(characterize::Args),
+    /// Describe the communication of a job: collectives, sizes, counts per step and times, from what it left
+    Calls(calls::Args),
     /// Report what the NCCL plugin saw and did in a job, from its traces
     Report(report::Args),
     /// Write what a run found as a table, for review and for later jobs
@@ -30,6 +33,7 @@ pub fn run(command: Tune) -> Result<(), Failure> {
     match command {
         Tune::Profile(args) => profile::run(*args),
         Tune::Characterize(args) => characterize::run(args),
+        Tune::Calls(args) => calls::run(&args),
         Tune::Report(args) => report::run(args),
         Tune::Export(args) => tables::export(args),
         Tune::Inspector(args) => inspector::run(&args),
