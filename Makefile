@@ -25,6 +25,15 @@ wheel: ## the Python wheel with the command, the NCCL plugins and the module, in
 test-wheel: ## the wheel in a fresh environment: installed, the main job, removed (builds it if out/ has none)
 	@scripts/test-wheel.sh
 
+wheel-aarch64: ## the wheel for aarch64, cross-built (needs zig and rustup target add aarch64-unknown-linux-gnu)
+	@scripts/build-wheel.sh out aarch64
+
+test-cargo-install: ## cargo install with the NCCL plugins in the command, in a fresh home
+	@scripts/test-cargo-install.sh
+
+test-image: ## the container recipe, built and run without a network; needs root, buildah, mmdebstrap and a wheel in out/
+	@scripts/test-image.sh
+
 image: ## the container image of linkwise and of its controller for Kubernetes (needs podman or docker)
 	@scripts/build-image.sh
 
@@ -37,7 +46,7 @@ release: ## wheel, deb, rpm, tarball and SBOM, built twice and compared, each te
 test-packages: ## the packages of out/release in clean systems of Debian 12 and Ubuntu 24.04; needs root and mmdebstrap
 	@scripts/test-packages.sh
 
-.PHONY: image packages release test-packages
+.PHONY: image packages release test-packages wheel-aarch64 test-cargo-install test-image
 
 test-torch: ## linkwise.torch with real torchrun, Lightning, Transformers and Accelerate (fetches PyTorch, 6 GB, once)
 	@scripts/must-test.sh scripts/test-torch.sh
