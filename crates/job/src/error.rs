@@ -49,7 +49,9 @@ pub enum JobError {
         library: &'static str,
     },
     /// The plugins that the command carries cannot be unpacked.
-    #[error("the plugins that this command carries cannot be unpacked: {0}; set XDG_CACHE_HOME to a folder that you can write")]
+    #[error(
+        "the plugins that this command carries cannot be unpacked: {0}; set XDG_CACHE_HOME to a folder that you can write"
+    )]
     Unpack(String),
     /// The program that loads the plugin is not installed.
     #[error(

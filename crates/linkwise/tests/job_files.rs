@@ -330,7 +330,9 @@ fn nvidias_dashboard_finds_the_series_that_it_asks_for() {
         let (name, labels) = question.split_once('{').unwrap();
         let labels: Vec<(&str, &str)> = labels.split(", ").filter_map(|l| l.split_once('=')).collect();
         // Prometheus adds `cluster`; this job is on one host and has no Broadcast, and `n_nodes!=` is for the others.
-        let ours = labels.iter().all(|(k, v)| !k.ends_with('!') && (*k != "collective" || ["\"AllReduce\"", "\"AllGather\""].contains(v)));
+        let ours = labels
+            .iter()
+            .all(|(k, v)| !k.ends_with('!') && (*k != "collective" || ["\"AllReduce\"", "\"AllGather\""].contains(v)));
         if name.starts_with("p2p_") || !ours {
             continue;
         }
@@ -351,8 +353,14 @@ fn the_calls_of_a_job_are_described_with_counts_per_step() {
     let described = |path: &str, more: &[&str]| json(&[&["tune", "calls", path], more].concat());
     let flight = described(&site.at("flight"), &["--steps", "5"]);
     let first = &flight["calls"][0];
-    assert_eq!((&first["collective"], &first["size_bytes"], &first["ranks"]), (&"all_reduce".into(), &(64 << 20).into(), &4.into()));
-    assert_eq!((&first["calls"], &first["calls_per_step"], &first["time_us"]), (&5.into(), &1.0.into(), &1000.0.into()));
+    assert_eq!(
+        (&first["collective"], &first["size_bytes"], &first["ranks"]),
+        (&"all_reduce".into(), &(64 << 20).into(), &4.into())
+    );
+    assert_eq!(
+        (&first["calls"], &first["calls_per_step"], &first["time_us"]),
+        (&5.into(), &1.0.into(), &1000.0.into())
+    );
     assert_eq!((&flight["steps"], &flight["calls"][1]["ranks"]), (&5.into(), &2.into()));
     assert_eq!(described(&site.at("flight"), &[])["calls"][0]["calls_per_step"], Value::Null, "it has no steps");
     // The plugin knows the steps that the job reported.

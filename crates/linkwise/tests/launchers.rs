@@ -264,8 +264,7 @@ impl TwoHosts {
                 .map(str::to_owned)
                 .to_vec()
         };
-        let host =
-            |h: usize| Host { name: NAMES[h].into(), address: self.addresses[h].clone(), inside: inside(h) };
+        let host = |h: usize| Host { name: NAMES[h].into(), address: self.addresses[h].clone(), inside: inside(h) };
         (0..2).map(host).collect()
     }
 }
@@ -388,7 +387,8 @@ fn ranks_of_srun_on_two_hosts_meet_and_are_reported() {
 /// A Python with PyTorch; `None`, with a line, if there is none.
 fn pytorch(test: &str) -> Option<PathBuf> {
     let python = std::env::var_os("LINKWISE_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
-    let found = Command::new(&python).args(["-c", "import torch.distributed.run"]).output().is_ok_and(|o| o.status.success());
+    let found =
+        Command::new(&python).args(["-c", "import torch.distributed.run"]).output().is_ok_and(|o| o.status.success());
     if !found {
         eprintln!("SKIP {test}: {} has no PyTorch; LINKWISE_TEST_PYTHON names one that has", python.display());
     }
@@ -405,7 +405,8 @@ fn ranks_of_torchrun_on_two_hosts_meet_and_are_reported() {
         let Some(hosts) = TwoHosts::new(test, job.folder.path()) else { return };
         let agent = |host: usize| -> Vec<String> {
             let [endpoint, own] = [format!("{}:{port}", hosts.addresses[0]), hosts.addresses[host].clone()];
-            let words = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d"];
+            let words =
+                ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d"];
             let more = ["--rdzv-id", "launchers", "--rdzv-endpoint", &endpoint, "--local-addr", &own, "--no-python"];
             let first = [python.to_str().unwrap()];
             first.iter().chain(&words).chain(&more).map(|w| (*w).to_owned()).collect()

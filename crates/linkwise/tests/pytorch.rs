@@ -43,8 +43,8 @@ fn run(plugin: bool, folder: &Path, program: &[&str]) -> Output {
 fn calls_of(path: &Path, more: &[&str]) -> Vec<(String, u64, u64, f64)> {
     let mut c = Command::new(env!("CARGO_BIN_EXE_linkwise"));
     let out = c.args(["tune", "calls"]).arg(path).args(more).args(["--format", "json"]).output().unwrap();
-    let answer: serde_json::Value = serde_json::from_slice(&out.stdout)
-        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&out.stderr)));
+    let answer: serde_json::Value =
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&out.stderr)));
     let of = |k: &serde_json::Value| {
         assert_eq!(k["ranks"], RANKS, "{answer:#}");
         let name = k["collective"].as_str().unwrap().to_owned();

@@ -348,7 +348,8 @@ mod tests {
                  \"In msg nelems\":1024,\"Out msg nelems\":1024,\"Group size\":4,\"dtype\":\"Float\"}}}}"
             )
         };
-        let step = |n: u32, cat: &str| format!("{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"ProfilerStep#{n}\",\"dur\":1}}");
+        let step =
+            |n: u32, cat: &str| format!("{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"ProfilerStep#{n}\",\"dur\":1}}");
         let events = [
             step(7, "user_annotation"),
             step(7, "gpu_user_annotation"),
@@ -361,7 +362,10 @@ mod tests {
         let (kinds, left_out) = kinds_of_trace(&text).unwrap();
         assert_eq!((kinds.len(), kinds[0].calls, kinds[0].size, kinds[0].time_us), (1, 2, Bytes(4096), None));
         assert_eq!((left_out, steps_of_trace(&text), steps_of_trace("{}")), (1, 2, 0));
-        assert!(parse_trace(&text, 4).unwrap_err().to_string().contains("ProfilerActivity.CUDA"), "no bandwidth without times");
+        assert!(
+            parse_trace(&text, 4).unwrap_err().to_string().contains("ProfilerActivity.CUDA"),
+            "no bandwidth without times"
+        );
     }
 
     #[test]

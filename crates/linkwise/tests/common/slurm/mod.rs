@@ -195,7 +195,8 @@ impl Lab {
     fn write_config(&self, plugin: bool) {
         let (nodes, ports) = (self.setup.nodes, &self.ports);
         let (user, at) = (self.user(), self.folder.0.path().display());
-        let controller = self.setup.hosts.first().map_or("localhost(127.0.0.1)".into(), |h| format!("{}({})", h.name, h.address));
+        let controller =
+            self.setup.hosts.first().map_or("localhost(127.0.0.1)".into(), |h| format!("{}({})", h.name, h.address));
         let mut text = format!(
             "ClusterName=lab\nSlurmctldHost={controller}\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
              CredType=cred/munge\nAuthInfo=socket={at}/run/munge.sock\nStateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool/%n\n\
