@@ -41,18 +41,18 @@ fn unpack(cache: &Path, files: &[Bundled]) -> Result<PathBuf, FileError> {
     let mut hasher = DefaultHasher::new();
     files.hash(&mut hasher);
     let folder = cache.join(format!("plugins-{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish()));
-    let io = |path: &Path| {
+    let io = |doing: &'static str, path: &Path| {
         let path = path.to_path_buf();
-        move |source| FileError::Io { path, source }
+        move |source| FileError::Io { doing, path, source }
     };
     // No other user may replace what a job loads.
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(io(&folder))?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(io("create", &folder))?;
     for (name, content) in files {
         let path = folder.join(name);
         if !files::read_limited(&path, content.len()).is_ok_and(|has| has == *content) {
             files::write_atomic(&path, content)?;
         }
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).map_err(io(&path))?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).map_err(io("write", &path))?;
     }
     Ok(folder)
 }
