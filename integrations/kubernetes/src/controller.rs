@@ -1,16 +1,19 @@
 //! The loop: watches, plans, writes.
 
+mod make_room;
+mod mirror;
 mod place;
+mod tell;
 
-use crate::ask::{AskError, Server, listed};
+use crate::ask::{Server, listed};
 use crate::leader::{Candidate, Leadership};
-use crate::names::{CONDITION, JOB_PREFIX, REASON};
-use crate::plan::{Plan, Step, Waiting, plan};
+use crate::names::REASON;
+use crate::plan::{Plan, Step, plan};
 use crate::pulse::Pulse;
 use crate::settings::Settings;
 use crate::world::{Change, Id, Told, World};
 use crate::write::{WriteError, Writer};
-use crate::{owner, readings, say};
+use crate::{owner, say};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
@@ -53,12 +56,16 @@ pub struct Counters {
     pub undone: AtomicU64,
     /// Gangs that started again after their deadline.
     pub restarted: AtomicU64,
+    /// Gangs that were evicted for one of higher priority.
+    pub preempted: AtomicU64,
     /// Decisions of the server.
     pub asked: AtomicU64,
     /// Writes to the API.
     pub writes: AtomicU64,
     /// Microseconds in which the server decided, in sum.
     pub ask_us: AtomicU64,
+    /// Microseconds of the longest decision.
+    pub ask_us_max: AtomicU64,
     /// Microseconds in which claims were written, in sum.
     pub allocate_us: AtomicU64,
     /// Microseconds in which pods were released, in sum.
@@ -142,7 +149,7 @@ struct Controller {
     /// Gangs that were refused, or that failed.
     refused: HashMap<crate::gang::Key, place::Refusal>,
     /// Texts on gangs: the last one, and when.
-    said: HashMap<crate::gang::Key, (String, Instant)>,
+    said: HashMap<crate::gang::Key, tell::Said>,
     /// Nodes that kube-scheduler refused for a gang.
     avoided: HashMap<(crate::gang::Key, String), Instant>,
     alarmed: BTreeSet<String>,
@@ -261,7 +268,7 @@ impl Controller {
             }
         }
         let mut busy = self.read_sizes(&plan).await;
-        self.said.retain(|_, (_, at)| at.elapsed() < 40 * SAY_AGAIN);
+        self.said.retain(|_, said| said.at.elapsed() < 40 * SAY_AGAIN);
         let leadership = Arc::clone(&self.leadership);
         let writer = self.writer(&leadership);
         for step in std::mem::take(&mut plan.steps) {
@@ -280,6 +287,7 @@ impl Controller {
             }
         }
         self.count_writes(&writer);
+        self.tell_placed(&plan).await;
         for waiting in std::mem::take(&mut plan.waiting) {
             self.say(&waiting).await;
         }
@@ -310,14 +318,6 @@ impl Controller {
                 self.counters.released.fetch_add(named.len() as u64, Ordering::Relaxed);
                 self.counters.release_us.fetch_add(micros(begin), Ordering::Relaxed);
                 self.said.remove(&gang);
-                let waiting =
-                    named.iter().map(|p| p.0.clone()).filter(|p| self.world.pods.get(p).is_some_and(is_waiting));
-                for pod in waiting.collect::<Vec<Id>>() {
-                    self.pulse.beat();
-                    if let Some(now) = say::tell(&self.client, &pod, true, &reason).await {
-                        self.world.pods.put(now);
-                    }
-                }
                 if let (Some(pod), Some(_)) = (named.first().and_then(|p| self.world.pods.get(&p.0)), &job) {
                     let gpus: Vec<&str> = named.iter().filter_map(|p| p.2.as_deref()).collect();
                     let text = format!("{gang}: {} pods on {}: {reason}", named.len(), gpus.join(" "));
@@ -340,13 +340,13 @@ impl Controller {
                 let until = Instant::now() + AVOID;
                 self.avoided.extend(nodes.into_iter().map(|n| ((gang.clone(), n), until)));
                 // A disruption budget may refuse for a while: the event comes once.
-                let before = self.said.insert(gang.clone(), (text.clone(), Instant::now()));
-                let news = before.is_none_or(|(said, _)| said != text);
+                let before = self.said.insert(gang.clone(), tell::Said { text: text.clone(), at: Instant::now() });
+                let news = before.is_none_or(|said| said.text != text);
                 if let Some(pod) = pods.first().and_then(|p| self.world.pods.get(p)).filter(|_| news) {
                     say::event(&self.client, &self.identity, pod, true, "StartsAgain", &text).await;
                 }
                 for pod in &pods {
-                    writer.evict(pod, &self.world).await?;
+                    writer.evict(pod, &self.world, false).await?;
                     self.world.pods.remove(pod);
                 }
                 self.counters.restarted.fetch_add(1, Ordering::Relaxed);
@@ -403,111 +403,6 @@ impl Controller {
         }
         news
     }
-
-    /// Says what a gang waits for, once per text.
-    async fn say(&mut self, waiting: &Waiting) {
-        let now = Instant::now();
-        let fresh = self.said.get(&waiting.gang).is_none_or(|(text, at)| {
-            *text != waiting.message && now.duration_since(*at) > SAY_AGAIN || now.duration_since(*at) > 20 * SAY_AGAIN
-        });
-        // The first second is silent: most gangs are complete by then.
-        if !self.said.contains_key(&waiting.gang) {
-            let before = now.checked_sub(SAY_AGAIN - TICK).unwrap_or(now);
-            self.said.insert(waiting.gang.clone(), (String::new(), before));
-            return;
-        }
-        if !fresh {
-            return;
-        }
-        self.said.insert(waiting.gang.clone(), (waiting.message.clone(), now));
-        self.pulse.beat();
-        if let Some(pod) = waiting.pods.first().and_then(|p| self.world.pods.get(p)) {
-            say::event(&self.client, &self.identity, pod, true, "Waiting", &waiting.message).await;
-        }
-        for pod in &waiting.pods {
-            self.pulse.beat();
-            if let Some(now) = say::tell(&self.client, pod, false, &waiting.message).await {
-                self.world.pods.put(now);
-            }
-        }
-    }
-
-    /// Brings the server's state up to the claims: jobs without claims are released, claims without a job are recorded.
-    async fn mirror(&mut self, plan: &Plan) -> Result<(), AskError> {
-        if self.named.is_none_or(|at| at.elapsed() > NAMES) {
-            self.server.read_names().await?;
-            self.named = Some(Instant::now());
-        }
-        if self.mirrored.is_none_or(|at| at.elapsed() > MIRROR) {
-            self.known = self.server.jobs(JOB_PREFIX).await?.into_iter().collect();
-            self.mirrored = Some(Instant::now());
-        }
-        let over: Vec<String> = self.known.iter().filter(|j| !plan.jobs.contains_key(*j)).cloned().collect();
-        for job in over {
-            if !self.report(&job).await {
-                continue;
-            }
-            match self.server.release(&job).await {
-                // It is listed again with the server's jobs.
-                Err(e @ AskError::Refused { .. }) => self.log_once(format!("{job} stays in the server's state: {e}")),
-                other => other?,
-            }
-            self.known.remove(&job);
-        }
-        for (job, claims) in &plan.jobs {
-            if self.known.contains(job) {
-                continue;
-            }
-            let claims = claims.iter().filter_map(|c| self.world.claims.get(c));
-            let names: Vec<String> = claims.flat_map(|c| self.names_of(plan, c)).collect();
-            match self.server.record(job, &names).await {
-                Err(e @ AskError::Refused { .. }) => (self.log)(&format!("{job} is not in the server's state: {e}")),
-                other => other?,
-            }
-            self.known.insert(job.clone()); // a refusal is told once
-        }
-        Ok(())
-    }
-}
-
-/// Time that the end of a job's pods may be on its way when its claims are free already.
-const ENDING: Duration = Duration::from_secs(5);
-
-impl Controller {
-    /// Gives the server what a job measured, before its GPUs are given back; false if its pods' end is not known yet. A job without readings, and readings
-    /// that the server refuses, cost nothing else.
-    async fn report(&mut self, job: &str) -> bool {
-        let pods: Vec<&Pod> =
-            self.world.pods.all().filter(|p| crate::claim::own_job(&p.metadata) == Some(job)).collect();
-        if pods.iter().any(|p| !readings::has_ended(p)) {
-            let since = self.ending.entry(job.to_owned()).or_insert_with(Instant::now);
-            if since.elapsed() < ENDING {
-                return false;
-            }
-        }
-        self.ending.remove(job);
-        if !pods.iter().any(|p| readings::messages(p).next().is_some()) {
-            return true;
-        }
-        let gpus = match self.server.gpus_of(job).await {
-            Ok(gpus) => gpus.unwrap_or(0),
-            Err(e) => {
-                (self.log)(&format!("{job}: what it measured is lost: {e}"));
-                return true;
-            }
-        };
-        let (found, wrong) = readings::of(pods, gpus);
-        for why in wrong {
-            self.log_once(why);
-        }
-        if !found.is_empty() {
-            match self.server.report(job, &found).await {
-                Ok(()) => (self.log)(&format!("{job}: {} readings", found.len())),
-                Err(e) => (self.log)(&format!("{job}: what it measured is lost: {e}")),
-            }
-        }
-        true
-    }
 }
 
 fn micros(begin: Instant) -> u64 {
@@ -562,10 +457,4 @@ async fn rules(client: &Client) -> Result<Option<Api<DynamicObject>>, kube::Erro
         }
     }
     Ok(None)
-}
-
-/// True if the pod has the condition that it waits.
-pub fn is_waiting(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|c| c.type_ == CONDITION && c.status == "False")
 }

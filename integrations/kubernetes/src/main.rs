@@ -1,13 +1,13 @@
 //! `linkwise-kubernetes`: the controller, the facts, the collector and the advice as programs.
 
 use clap::{Parser, Subcommand};
-use kube::Client;
+use kube::Config;
 use linkwise_kubernetes::advise::{self, AdviseArgs};
 use linkwise_kubernetes::facts::run::{CollectArgs, FactsArgs};
 use linkwise_kubernetes::facts::supervise::{self, WithCluster};
 use linkwise_kubernetes::leader::Candidate;
 use linkwise_kubernetes::pulse::{self, Alive};
-use linkwise_kubernetes::{Settings, controller, facts};
+use linkwise_kubernetes::{Settings, client, controller, facts};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,9 +69,15 @@ fn main() -> ExitCode {
         _ => None,
     };
     runtime.block_on(async {
-        let client = match Client::try_default().await {
+        let no_api =
+            |e: String| fail(&format!("no API of Kubernetes: {e}; run it in a pod, or set KUBECONFIG to a file"));
+        let client = match Config::infer().await.map_err(|e| e.to_string()) {
+            Ok(config) => client::once(config).map_err(|e| e.to_string()),
+            Err(e) => Err(e),
+        };
+        let client = match client {
             Ok(client) => client,
-            Err(e) => return fail(&format!("no API of Kubernetes: {e}; run it in a pod, or set KUBECONFIG to a file")),
+            Err(e) => return no_api(e),
         };
         let say = |line: &str| eprintln!("linkwise-kubernetes: {line}");
         let api = client.clone();

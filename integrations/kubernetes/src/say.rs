@@ -2,7 +2,7 @@
 
 use crate::names::{CONDITION, REPORTER};
 use crate::world::Id;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodCondition};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
@@ -47,16 +47,53 @@ pub async fn event(client: &Client, identity: &str, pod: &Pod, warning: bool, re
     let _ = tokio::time::timeout(DEADLINE, events.create(&PostParams::default(), &event)).await;
 }
 
-/// Writes where a pod is placed, or what it waits for, as a condition of its status. A failure loses the text only.
-pub async fn tell(client: &Client, pod: &Id, placed: bool, text: &str) -> Option<Pod> {
-    let (status, reason) = if placed { ("True", "Placed") } else { ("False", "Waiting") };
-    let condition = json!({"type": CONDITION, "status": status, "reason": reason, "message": cut(text),
+/// What the condition of a pod says.
+#[derive(Clone, Copy, Debug)]
+pub struct Word<'a> {
+    /// True if the pod is placed; it waits otherwise.
+    pub placed: bool,
+    /// Where and why, or what is awaited.
+    pub text: &'a str,
+}
+
+impl Word<'_> {
+    fn status(&self) -> &'static str {
+        if self.placed { "True" } else { "False" }
+    }
+
+    /// True if the pod says this already.
+    pub fn is_on(&self, pod: &Pod) -> bool {
+        condition(pod).is_some_and(|c| c.status == self.status() && c.message.as_deref() == Some(cut(self.text)))
+    }
+}
+
+fn condition(pod: &Pod) -> Option<&PodCondition> {
+    pod.status.as_ref()?.conditions.iter().flatten().find(|c| c.type_ == CONDITION)
+}
+
+/// True if the pod has the condition that it waits.
+pub fn waits(pod: &Pod) -> bool {
+    condition(pod).is_some_and(|c| c.status == "False")
+}
+
+/// Writes where a pod is placed, or what it waits for, as a condition of its status.
+///
+/// # Errors
+/// The text was not written; why, if it was refused.
+pub async fn tell(client: &Client, pod: &Id, word: Word<'_>) -> Result<Pod, Option<String>> {
+    let reason = if word.placed { "Placed" } else { "Waiting" };
+    let condition = json!({"type": CONDITION, "status": word.status(), "reason": reason, "message": cut(word.text),
         "lastTransitionTime": now_seconds()});
     let patch = json!({"status": {"conditions": [condition]}});
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.0);
     let (patch, parameters) = (Patch::Strategic(patch), PatchParams::default());
-    let patched = pods.patch_status(&pod.1, &parameters, &patch);
-    tokio::time::timeout(DEADLINE, patched).await.ok()?.ok()
+    match tokio::time::timeout(DEADLINE, pods.patch_status(&pod.1, &parameters, &patch)).await {
+        Ok(Ok(now)) => Ok(now),
+        Ok(Err(kube::Error::Api(e))) if [403, 422].contains(&e.code) => {
+            Err(Some(format!("the condition of pod {}/{} is refused: {}", pod.0, pod.1, e.message)))
+        }
+        Ok(Err(_)) | Err(_) => Err(None),
+    }
 }
 
 fn cut(text: &str) -> &str {
@@ -65,4 +102,29 @@ fn cut(text: &str) -> &str {
         end -= 1;
     }
     &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_knows_what_it_was_told() {
+        let long = "x".repeat(2 * TEXT_BYTES_MAX);
+        let of = |status: &str, message: &str| -> Pod {
+            let condition = json!({"type": CONDITION, "status": status, "message": message});
+            serde_json::from_value(json!({"metadata": {}, "status": {"conditions": [condition]}})).unwrap()
+        };
+        let waits = |text| Word { placed: false, text };
+        assert!(waits("1 of 2 pods exist").is_on(&of("False", "1 of 2 pods exist")));
+        assert!(!waits("1 of 2 pods exist").is_on(&of("False", "2 of 3 pods exist")));
+        assert!(
+            !waits("n0:[0]").is_on(&of("True", "n0:[0]"))
+                && Word { placed: true, text: "n0:[0]" }.is_on(&of("True", "n0:[0]"))
+        );
+        assert!(waits(&long).is_on(&of("False", cut(&long))), "a text that was cut is told once");
+        assert!(
+            !waits("x").is_on(&Pod::default()) && !super::waits(&Pod::default()) && super::waits(&of("False", "x"))
+        );
+    }
 }

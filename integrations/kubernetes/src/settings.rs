@@ -52,6 +52,9 @@ pub struct Settings {
     /// Time after which a waiting gang lets no younger gang of its priority pass, seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=604_800))]
     pub pass_seconds: u64,
+    /// Evict gangs of lower priority when a gang has no room, as kube-scheduler would; disruption budgets are kept
+    #[arg(long, default_value_t = true, value_name = "BOOL", action = clap::ArgAction::Set)]
+    pub preempt: bool,
 }
 
 impl Settings {
@@ -68,6 +71,7 @@ impl Settings {
             lease_seconds: 15,
             start_deadline_seconds: 300,
             pass_seconds: 600,
+            preempt: true,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::world::{Id, World, id};
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::api::{Api, DeleteParams, EvictParams, Patch, Preconditions};
+use kube::api::{Api, DeleteParams, EvictParams, Patch, PostParams, Preconditions};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -221,15 +221,16 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Evicts a pod, unless it was replaced. A disruption budget may refuse.
+    /// Evicts a pod, unless it was replaced; `only_asks`: nothing is done. A disruption budget may refuse.
     ///
     /// # Errors
     /// The write was not done.
-    pub async fn evict(&self, pod: &Id, world: &World) -> Outcome<()> {
+    pub async fn evict(&self, pod: &Id, world: &World, only_asks: bool) -> Outcome<()> {
         let Some(of) = world.pods.get(pod) else { return Ok(()) };
         let preconditions = Preconditions { uid: of.uid(), resource_version: None };
         let options = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let params = EvictParams { delete_options: Some(options), ..EvictParams::default() };
+        let post_options = PostParams { dry_run: only_asks, ..PostParams::default() };
+        let params = EvictParams { delete_options: Some(options), post_options };
         let api = self.pods(&pod.0);
         match self.write(format!("pod {}/{}", pod.0, pod.1), api.evict(&pod.1, &params)).await {
             Err(WriteError::Changed(_) | WriteError::Gone(_)) => Ok(()), // replaced, or gone
@@ -303,7 +304,7 @@ impl Fenced {
 }
 
 /// Some futures at a time, answers in order.
-async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub(crate) async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     stream::iter(futures).buffered(IN_FLIGHT).collect().await
 }
 

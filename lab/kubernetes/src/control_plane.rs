@@ -73,12 +73,18 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The release `LINKWISE_TEST_KUBERNETES_RELEASE`, or the newest one that is built, with the loops that claims, owners and jobs need.
+    /// The release `LINKWISE_TEST_KUBERNETES_RELEASE`, or the newest one that is built, with the loops that claims, owners, jobs and disruption
+    /// budgets need.
     fn default() -> Options {
         let named = std::env::var("LINKWISE_TEST_KUBERNETES_RELEASE").ok();
         Options {
             release: named.or_else(|| releases().pop()).unwrap_or_else(|| "1.36.3".into()),
-            controllers: vec!["resourceclaim-controller", "garbage-collector-controller", "job-controller"],
+            controllers: vec![
+                "resourceclaim-controller",
+                "garbage-collector-controller",
+                "job-controller",
+                "disruption-controller",
+            ],
             api_server: Vec::new(),
             scheduler: Vec::new(),
             users: Vec::new(),
@@ -125,6 +131,11 @@ pub fn releases() -> Vec<String> {
         .collect();
     found.sort_by_key(|r| r.split('.').map(|n| n.parse().unwrap_or(0)).collect::<Vec<u32>>());
     found
+}
+
+/// True if a release is of this minor version or a later one.
+pub fn is_at_least(release: &str, minor: u32) -> bool {
+    release.split('.').nth(1).and_then(|m| m.parse::<u32>().ok()).is_some_and(|m| m >= minor)
 }
 
 /// The value, or none after a line `SKIP test: reason` if the binaries are not built.

@@ -24,7 +24,7 @@ mod proxy;
 mod site;
 mod watchdog;
 
-pub use control_plane::{ControlPlane, Options, Part, Unavailable, User, folder, or_skip, releases};
+pub use control_plane::{ControlPlane, Options, Part, Unavailable, User, folder, is_at_least, or_skip, releases};
 pub use kubelet::{Kubelet, Life};
 pub use proxy::Proxy;
 pub use site::{DRIVER, Site, gpu_name, node_name, uuid};

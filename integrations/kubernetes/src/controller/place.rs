@@ -4,8 +4,10 @@ use super::{ASK_AGAIN, Controller, PAUSE, TICK, micros};
 use crate::ask::{AskError, Choice};
 use crate::claim;
 use crate::device::Device;
+use crate::gang::Key;
 use crate::node;
-use crate::plan::{self, Plan, Room, Wanted};
+use crate::plan::{Plan, Wanted};
+use crate::room::{self, Room};
 use crate::write::{Grant, WriteError, Writer};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -28,6 +30,8 @@ pub(super) struct Refusal {
     /// What was free then, if more free GPUs can help; then any change of them asks at once.
     free: Option<u64>,
     until: Instant,
+    /// Room is being made for it: nothing may pass.
+    alone: bool,
 }
 
 impl Controller {
@@ -44,7 +48,9 @@ impl Controller {
             }
             let refused = self.refused.get(&wanted.gang).filter(|r| Instant::now() < r.until);
             if let Some(refused) = refused.filter(|r| r.free.is_none_or(|free| free == version)) {
-                if refused.free.is_some() {
+                if refused.alone {
+                    blocked = blocked.or(Some(wanted.priority));
+                } else if refused.free.is_some() {
                     blocked = blocked.or(self.blocks(plan, wanted));
                 }
                 continue;
@@ -57,18 +63,18 @@ impl Controller {
                 }
                 Err(unplaced) => unplaced,
             };
-            let (free, wait) = match &unplaced {
-                Unplaced::NoRoom(_) => (Some(version), ASK_AGAIN),
-                Unplaced::Waits { .. } => (None, ASK_AGAIN),
-                Unplaced::Failed(_) => (None, AFTER_FAILURE),
-            };
-            self.refused.insert(wanted.gang.clone(), Refusal { free, until: Instant::now() + wait });
+            let refusal = |free, wait, alone| Refusal { free, until: Instant::now() + wait, alone };
             match unplaced {
                 Unplaced::NoRoom(message) => {
+                    let making = self.make_room(writer, plan, wanted).await;
+                    let alone = making.is_ok().then_some(wanted.priority);
+                    blocked = blocked.or(alone).or_else(|| self.blocks(plan, wanted));
+                    self.refused.insert(wanted.gang.clone(), refusal(Some(version), ASK_AGAIN, alone.is_some()));
+                    let message = making.unwrap_or_else(|more| format!("{message}{more}"));
                     self.say(&wanted.waits(message)).await;
-                    blocked = blocked.or(self.blocks(plan, wanted));
                 }
                 Unplaced::Waits { message, written } => {
+                    self.refused.insert(wanted.gang.clone(), refusal(None, ASK_AGAIN, false));
                     self.log_once(format!("{}: {message}", wanted.gang));
                     self.say(&wanted.waits(message)).await;
                     // What was written is not in this plan: its GPUs must not be given again.
@@ -77,6 +83,7 @@ impl Controller {
                     }
                 }
                 Unplaced::Failed(message) => {
+                    self.refused.insert(wanted.gang.clone(), refusal(None, AFTER_FAILURE, false));
                     (self.log)(&format!("{}: {message}", wanted.gang));
                     tokio::time::sleep(PAUSE).await;
                     return true;
@@ -92,8 +99,13 @@ impl Controller {
         let long = u64::try_from(age).is_ok_and(|age| age >= self.settings.pass_seconds);
         let pods: Vec<&Pod> = wanted.pods.iter().filter_map(|w| self.world.pods.get(&w.pod)).collect();
         let fits =
-            || plan::candidates_if_empty(&self.world, &pods).is_ok_and(|room| fits_empty(plan, wanted, &room.of_pod));
+            || room::candidates_if_empty(&self.world, &pods).is_ok_and(|room| fits_empty(plan, wanted, &room.of_pod));
         (long && fits()).then_some(wanted.priority)
+    }
+
+    /// Nodes that kube-scheduler refused for a gang.
+    pub(super) fn avoided(&self, gang: &Key) -> BTreeSet<String> {
+        self.avoided.keys().filter(|(of, _)| of == gang).map(|(_, node)| node.clone()).collect()
     }
 
     async fn place_one(&mut self, writer: &Writer<'_>, plan: &Plan, wanted: &Wanted) -> Result<(), Unplaced> {
@@ -104,9 +116,8 @@ impl Controller {
             .map(|w| w.claims.iter().filter_map(|(c, _)| self.world.claims.get(c).cloned()).collect())
             .collect();
         let pods: Vec<&Pod> = pods.iter().collect();
-        let avoid: BTreeSet<String> =
-            self.avoided.keys().filter(|(gang, _)| *gang == wanted.gang).map(|(_, node)| node.clone()).collect();
-        let room = plan::candidates(&self.world, &pods, &avoid).map_err(Unplaced::NoRoom)?;
+        let avoid = self.avoided(&wanted.gang);
+        let room = room::candidates(&self.world, &pods, &avoid).map_err(Unplaced::NoRoom)?;
         let job = job_name(wanted, &claims);
         let (job, choice, devices) = self.choose(plan, wanted, &pods, &room, &job).await?;
         let mut grants = Vec::new();
@@ -183,7 +194,9 @@ impl Controller {
             self.known.insert(job.clone()); // the answer may be lost
             self.pulse.beat();
             let choice = self.server.allocate(&job, &gpus, &names).await;
-            self.counters.ask_us.fetch_add(micros(begin), Ordering::Relaxed);
+            let us = micros(begin);
+            self.counters.ask_us.fetch_add(us, Ordering::Relaxed);
+            self.counters.ask_us_max.fetch_max(us, Ordering::Relaxed);
             let choice = match choice {
                 Ok(choice) => choice,
                 Err(AskError::Refused { code, detail, .. }) if NO_ROOM.contains(&code.as_str()) => {

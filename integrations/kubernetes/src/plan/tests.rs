@@ -1,6 +1,7 @@
 use super::*;
 use crate::gang::Owner;
 use crate::names::{GANG, GANG_SIZE, RESERVED_GROUP, RESERVED_RESOURCE};
+use crate::room::candidates;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use serde_json::{Value, json};
 

@@ -1,13 +1,17 @@
 //! A control plane with a site, linkwise's server for the same site, and gangs.
 
 use crate::helm::{Helm, Kinds, program};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
-use k8s_openapi::api::resource::v1::ResourceClaim;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use lab_kubernetes::{ControlPlane, DRIVER, Options, Site, User, gpu_name, node_name, or_skip, uuid};
 use linkwise_kubernetes::controller::{Counters, run};
-use linkwise_kubernetes::names::{GANG, GANG_SIZE, GATE};
+use linkwise_kubernetes::names::{CLAIM_LABEL, CONDITION, GANG, GANG_SIZE, GATE};
 use linkwise_kubernetes::{Settings, claim, gang};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,20 +25,24 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 /// How long a test waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The account that the chart gives the controller.
 const ACCOUNT: &str = "system:serviceaccount:linkwise:linkwise-controller";
-/// Namespaces where it has rights. `c` is one where it has none.
+/// Namespaces where it has rights.
 const PLACED: [&str; 2] = ["a", "b"];
+/// The one of them whose plain pods the policy of the chart gates.
+pub const GATED: &str = "b";
+/// Namespaces of the tests. In the last one the controller has no rights.
+const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 
-/// The cluster file of a site of [`Site`]: H100 hosts below two leaf switches, with the UUIDs of its GPUs.
+/// The cluster file of a site of [`Site`]: H100 hosts below leaf switches, two or more, with the UUIDs of its GPUs.
 fn cluster_file(nodes: usize) -> String {
     let host = |n: usize| {
         let uuids: Vec<String> = (0..8).map(|g| uuid(n, g)).collect();
         json!({"name": node_name(n), "type": "hgx-h100", "gpu_uuids": uuids})
     };
-    let leaf = json!({"name": "leaf", "hosts_per_switch": nodes.div_ceil(2), "oversubscription": 2});
+    let leaf = json!({"name": "leaf", "hosts_per_switch": nodes.div_ceil(2).min(32), "oversubscription": 2});
     json!({"name": "lab", "network": {"tiers": [leaf]}, "hosts": (0..nodes).map(host).collect::<Vec<_>>()}).to_string()
 }
 
@@ -103,13 +111,15 @@ impl Drop for Linkwise {
 
 static LAB: OnceLock<Option<Mutex<Lab>>> = OnceLock::new();
 
-/// The control plane that tests share: one at a time, four nodes, all GPUs free. None after a SKIP line.
+/// The control plane that tests share: one at a time, four nodes, all GPUs free whatever an earlier test left. None after a SKIP line.
 pub fn lab(test: &str) -> Option<MutexGuard<'static, Lab>> {
     let lab = LAB.get_or_init(|| Lab::start(test, 4).map(Mutex::new)).as_ref();
     if lab.is_none() {
         println!("SKIP {test}: the control plane of Kubernetes is not built: run `make build-kubernetes`");
     }
-    Some(lab?.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    let lab = lab?.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    lab.runtime.block_on(reset(&lab));
+    Some(lab)
 }
 
 /// A control plane with nodes and GPUs, the server, and a runtime.
@@ -140,8 +150,10 @@ impl Lab {
         let client = runtime.block_on(async {
             let client = plane.client().await;
             Site { nodes, gpus: 8 }.create(&client).await.unwrap();
-            for namespace in ["linkwise", "a", "b", "c"] {
-                make::<Namespace>(&Api::all(client.clone()), json!({"metadata": {"name": namespace}})).await;
+            for namespace in ["linkwise"].into_iter().chain(NAMESPACES) {
+                let labels = if namespace == GATED { json!({CLAIM_LABEL: "true"}) } else { json!({}) };
+                let metadata = json!({"name": namespace, "labels": labels});
+                make::<Namespace>(&Api::all(client.clone()), json!({"metadata": metadata})).await;
             }
             client
         });
@@ -153,7 +165,10 @@ impl Lab {
             }
             None => "admin",
         };
-        let acting = runtime.block_on(plane.client_as(account));
+        let acting = runtime.block_on(async {
+            let config = plane.config_as(account, plane.port()).await;
+            linkwise_kubernetes::client::once(config).unwrap()
+        });
         Some(Lab { plane, linkwise, client, acting, account, runtime, nodes, gpus: 8 })
     }
 
@@ -171,15 +186,71 @@ impl Lab {
     }
 }
 
-/// Gives the account the rights of the chart.
+/// Gives the account the rights of the chart, and plain pods of [`GATED`] its gate and templates.
 async fn rights(plane: &ControlPlane, client: &Client, program: PathBuf) {
     let helm = Helm { program, kubeconfig: None, home: tempfile::tempdir().unwrap() };
     let namespaces = format!("namespaces={{{}}}", PLACED.join(","));
     let kinds = Kinds::of(client).await;
     for object in helm.template(plane.release(), &[&namespaces]).unwrap() {
-        if object["apiVersion"].as_str().is_some_and(|v| v.starts_with("rbac.authorization.k8s.io/")) {
+        let is = |field: &str, part: &str| object[field].as_str().is_some_and(|v| v.starts_with(part));
+        let gates = is("kind", "MutatingAdmissionPolicy") || is("kind", "ResourceClaimTemplate");
+        if is("apiVersion", "rbac.authorization.k8s.io/") || gates {
             kinds.create(client, &object, false).await.unwrap();
         }
+    }
+}
+
+/// Removes what a test made, also one that failed in the middle: otherwise its pods and policies fail all later ones.
+async fn reset(lab: &Lab) {
+    let (all, by_now) =
+        (ListParams::default(), DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() });
+    let none = DeleteParams::background();
+    let cluster = |c: &Client| {
+        (Api::<ValidatingAdmissionPolicyBinding>::all(c.clone()), Api::<ValidatingAdmissionPolicy>::all(c.clone()))
+    };
+    let (bindings, policies) = cluster(&lab.client);
+    until("the policies are gone", || async {
+        bindings.delete_collection(&none, &all).await.ok()?;
+        policies.delete_collection(&none, &all).await.ok()?;
+        policies.list(&all).await.ok()?.items.is_empty().then_some(())
+    })
+    .await;
+    // The next controller need not wait for the end of a killed one's lease.
+    let leases: Api<Lease> = Api::namespaced(lab.client.clone(), "linkwise");
+    let _ = leases.delete(linkwise_kubernetes::leader::LEASE, &none).await;
+    let nodes: Api<Node> = Api::all(lab.client.clone());
+    let plain =
+        Patch::Merge(json!({"spec": {"taints": null, "unschedulable": null}, "metadata": {"labels": {"pool": null}}}));
+    for n in 0..lab.nodes {
+        until("the nodes are as they were", || async {
+            nodes.patch(&node_name(n), &PatchParams::default(), &plain).await.ok()
+        })
+        .await;
+    }
+    for namespace in NAMESPACES {
+        let (pods, claims) = (lab.pods(namespace), lab.claims(namespace));
+        let (jobs, budgets): (Api<Job>, Api<PodDisruptionBudget>) =
+            (Api::namespaced(lab.client.clone(), namespace), Api::namespaced(lab.client.clone(), namespace));
+        let templates: Api<ResourceClaimTemplate> = Api::namespaced(lab.client.clone(), namespace);
+        until("pods and claims are gone", || async {
+            jobs.delete_collection(&none, &all).await.ok()?;
+            budgets.delete_collection(&none, &all).await.ok()?;
+            templates.delete_collection(&none, &all.clone().labels("app.kubernetes.io/name!=linkwise")).await.ok()?;
+            pods.delete_collection(&by_now, &all).await.ok()?;
+            claims.delete_collection(&none, &all).await.ok()?;
+            let left = claims.list(&all).await.ok()?.items;
+            for claim in &left {
+                let free = Patch::Merge(json!({"status": {"allocation": null, "reservedFor": null, "devices": null}}));
+                let _ = claims.patch_status(&claim.name_any(), &PatchParams::default(), &free).await;
+                let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+                let _ = claims.patch(&claim.name_any(), &PatchParams::default(), &bare).await;
+            }
+            (left.is_empty() && pods.list(&all).await.ok()?.items.is_empty()).then_some(())
+        })
+        .await;
+    }
+    for job in lab.linkwise.jobs().into_keys() {
+        lab.linkwise.ask("DELETE", &format!("/v1/allocations/{job}"), "");
     }
 }
 
@@ -288,6 +359,21 @@ pub async fn bound(lab: &Lab, namespace: &str, gang: &str, pods: usize) -> BTree
         let nodes: BTreeMap<String, String> =
             found.iter().filter_map(|p| Some((p.name_any(), p.spec.as_ref()?.node_name.clone()?))).collect();
         (nodes.len() == pods).then_some(nodes)
+    })
+    .await
+}
+
+/// The node of a pod of namespace `a`, once it is bound.
+pub async fn bound_pod(lab: &Lab, name: &str) -> String {
+    until(&format!("{name} is bound"), || async { lab.pods("a").get(name).await.ok()?.spec?.node_name }).await
+}
+
+/// What a pod of namespace `a` says that it waits for, once it says `word`.
+pub async fn says(lab: &Lab, name: &str, word: &str) -> String {
+    until(&format!("{name} says `{word}`"), || async {
+        let conditions = lab.pods("a").get(name).await.ok()?.status?.conditions?;
+        let message = conditions.into_iter().find(|c| c.type_ == CONDITION && c.status == "False")?.message?;
+        message.contains(word).then_some(message)
     })
     .await
 }

@@ -2,6 +2,7 @@
 //!
 //! One binary, because every binary links the client of Kubernetes. Tests that kill no part of the control plane share one, and take turns.
 
+mod calls;
 mod chaos;
 mod common;
 mod faults;
@@ -10,6 +11,8 @@ mod faults;
 mod helm;
 mod kinds;
 mod measured;
+mod native;
+mod priority;
 mod refused;
 mod steps;
 mod thread;

@@ -1,17 +1,20 @@
 //! The same trace of gangs placed by linkwise and by the stock scheduler: rates, latencies, writes, predicted bandwidth, waiting, fragmentation.
 //!
-//! The bandwidths are **predictions** of linkwise's cold model (NCCL's own decisions on the links of the cluster file), for both placements alike.
+//! The bandwidths are **predictions** of linkwise's cold model (NCCL's own decisions on the links of the cluster file), for both placements alike. A pod
+//! runs for its time from when it is bound, also if the others of its gang wait: this favours the stock scheduler, whose gangs start in parts.
 
+use crate::calls::{Calls, quantile};
 use crate::common::*;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::ListParams;
-use lab_kubernetes::{Kubelet, Life};
+use kube::api::{ListParams, Patch, PatchParams};
+use lab_kubernetes::{DRIVER, Kubelet, Life, gpu_name, node_name};
 use linkwise_kubernetes::names::{GANG, GATE};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -41,18 +44,41 @@ fn number(name: &str, none: usize) -> usize {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(none)
 }
 
-fn trace(gangs: usize, prefix: &str) -> Vec<Job> {
+/// A trace: gangs of eight shapes, two pods on average, in random order.
+fn trace(gangs: usize, pods_a_minute: usize, prefix: &str) -> Vec<Job> {
     let mut random = ChaCha8Rng::seed_from_u64(7);
     let mut below = |n: u64| random.next_u64() % n;
     let shapes: [&[usize]; 8] = [&[1], &[2], &[4], &[8], &[4, 4], &[8, 8], &[2, 2, 2, 2], &[8, 8, 8, 8]];
     let mut at = Duration::ZERO;
     (0..gangs)
         .map(|i| {
-            at += Duration::from_millis(below(300));
+            at += Duration::from_millis(below(2 * 60_000 * 2 / pods_a_minute.max(1) as u64));
             let pods = shapes[below(8) as usize].to_vec();
-            Job { name: format!("{prefix}{i}"), pods, at, seconds: 3.0 + below(9000) as f64 / 1000.0 }
+            Job { name: format!("{prefix}{i}"), pods, at, seconds: 2.0 + below(7000) as f64 / 1000.0 }
         })
         .collect()
+}
+
+/// Claims of others that hold 2, 4 or 6 GPUs of so many percent of the nodes: a site in use.
+async fn hold(lab: &Lab, percent: usize) {
+    let mut random = ChaCha8Rng::seed_from_u64(11);
+    let mut below = |n: usize| (random.next_u64() % n as u64) as usize;
+    for node in 0..lab.nodes {
+        let (is_held, gpus) = (below(100) < percent, 2 + 2 * below(3));
+        let mut all: Vec<usize> = (0..lab.gpus).collect();
+        (0..gpus).for_each(|i| all.swap(i, i + below(lab.gpus - i)));
+        if !is_held {
+            continue;
+        }
+        let (name, pool) = (format!("held-{node}"), node_name(node));
+        make(&lab.claims("b"), gpu_claim(&name, gpus)).await;
+        let device =
+            |g: &usize| json!({"request": "gpu", "driver": DRIVER, "pool": pool, "device": gpu_name(*g, lab.gpus)});
+        let results: Vec<_> = all[..gpus].iter().map(device).collect();
+        let status = json!({"status": {"allocation": {"allocationTimestamp": "2026-01-01T00:00:00Z", "devices": {"results": results},
+            "nodeSelector": linkwise_kubernetes::claim::on(&pool)}}});
+        lab.claims("b").patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    }
 }
 
 #[test]
@@ -61,37 +87,55 @@ fn a_trace_is_placed_by_linkwise_and_by_the_stock_scheduler() {
     let name = "a_trace_is_placed_by_linkwise_and_by_the_stock_scheduler";
     let nodes = number("LINKWISE_TEST_KUBERNETES_NODES", 16);
     let gangs = number("LINKWISE_TEST_KUBERNETES_GANGS", 100);
+    let rate = number("LINKWISE_TEST_KUBERNETES_PODS_A_MINUTE", 240);
+    let held = number("LINKWISE_TEST_KUBERNETES_HELD", 0);
     let Some(lab) = Lab::start(name, nodes) else { return };
     let handle = lab.runtime.handle().clone();
     let _kubelet = handle.block_on(async { Kubelet::start(lab.client.clone(), Life::Forever) });
-    println!("{nodes} nodes of 8 simulated GPUs, {gangs} gangs, Kubernetes {}", lab.plane.release());
+    handle.block_on(hold(&lab, held));
+    println!(
+        "{nodes} nodes of 8 simulated GPUs, of which {held} % have GPUs held by others; {gangs} gangs, {rate} pods a minute come; Kubernetes {}",
+        lab.plane.release()
+    );
     for (prefix, gated) in [("s", false), ("w", true)] {
-        let controller = gated.then(|| Controller::start(&lab, lab.acting.clone(), lab.settings()));
-        let f = play(&lab, &trace(gangs, prefix), gated);
+        let calls = Arc::new(Calls::default());
+        let controller = gated.then(|| Controller::start(&lab, calls.client(lab.acting.clone()), lab.settings()));
+        let mut f = play(&lab, &trace(gangs, rate, prefix), gated);
         let mean = |v: &[f64]| if v.is_empty() { 0.0 } else { v.iter().sum::<f64>() / v.len() as f64 };
         println!(
-            "{}: {:.0} pods a minute; wait mean {:.2} s, longest {:.2} s; predicted busbw of gangs over 1 GPU mean {:.1} GB/s; free GPUs on partly used nodes {:.0} %",
+            "{}: {:.0} pods a minute; gangs bound after mean {:.2} s, median {:.2} s, longest {:.2} s; predicted busbw of {} gangs over 1 GPU mean {:.1} GB/s, \
+             lowest tenth up to {:.1} GB/s; free GPUs on partly used nodes {:.0} %",
             if gated { "linkwise " } else { "scheduler" },
             60.0 * f.pods as f64 / f.seconds,
             mean(&f.waits),
-            f.waits.iter().copied().fold(0.0, f64::max),
+            quantile(&mut f.waits.clone(), 0.5),
+            quantile(&mut f.waits.clone(), 1.0),
+            f.predicted.len(),
             mean(&f.predicted),
+            quantile(&mut f.predicted, 0.1),
             100.0 * mean(&f.broken),
         );
         if let Some(c) = &controller {
             let of = &c.counters;
             let placed = of.placed.load(Relaxed).max(1);
             let ms = |total: u64, n: u64| total as f64 / 1000.0 / n.max(1) as f64;
+            let [median, most] = calls.write_ms();
             println!(
-                "linkwise : decision {:.1} ms, claims {:.1} ms, release {:.1} ms a gang (means); {:.1} writes a gang of {:.1} pods; {} decisions for {placed} gangs",
+                "linkwise : {} decisions for {placed} gangs, {:.1} ms each, longest {:.1} ms; claims {:.1} ms, release {:.1} ms a gang; a write median {median:.1} ms, \
+                 99 % within {most:.1} ms; leaders {}",
+                of.asked.load(Relaxed),
                 ms(of.ask_us.load(Relaxed), of.asked.load(Relaxed)),
+                of.ask_us_max.load(Relaxed) as f64 / 1000.0,
                 ms(of.allocate_us.load(Relaxed), placed),
                 ms(of.release_us.load(Relaxed), placed),
-                of.writes.load(Relaxed) as f64 / placed as f64,
-                f.pods as f64 / gangs as f64,
-                of.asked.load(Relaxed),
+                of.terms.load(Relaxed),
             );
-            handle.block_on(all_released(&lab));
+            println!(
+                "linkwise : requests a gang of {:.1} pods: {}",
+                f.pods as f64 / gangs as f64,
+                calls.of_a_gang(placed)
+            );
+            handle.block_on(until("the jobs are released", || async { lab.linkwise.jobs().is_empty().then_some(()) }));
         }
     }
 }
@@ -101,6 +145,7 @@ fn play(lab: &Lab, trace: &[Job], gated: bool) -> Figures {
     let handle = lab.runtime.handle().clone();
     let begin = Instant::now();
     let mut figures = Figures::default();
+    let others = handle.block_on(lab.claims("b").list(&ListParams::default())).unwrap().items;
     let mut next = 0;
     let mut made: BTreeMap<&str, Instant> = BTreeMap::new();
     let mut bound: BTreeSet<String> = BTreeSet::new();
@@ -127,7 +172,7 @@ fn play(lab: &Lab, trace: &[Job], gated: bool) -> Figures {
             by_gang.entry(pod.labels()[GANG].clone()).or_default().push(pod);
         }
         let mut used = vec![0_usize; lab.nodes];
-        for device in claims.iter().flat_map(devices) {
+        for device in claims.iter().chain(&others).flat_map(devices) {
             let node: usize = device[1..].split('/').next().unwrap().parse().unwrap();
             used[node] += 1;
         }

@@ -10,20 +10,13 @@ use std::collections::BTreeSet;
 /// Writes of a gang of two pods until all is done: two a claim, one a pod, and one a claim to let go.
 const WRITES: i64 = 8;
 
-/// Writes to stop at: some of them, or all with `LINKWISE_TEST_KUBERNETES_LONG=1`.
-fn writes() -> Vec<i64> {
-    let all = std::env::var_os("LINKWISE_TEST_KUBERNETES_LONG").is_some();
-    (1..=WRITES).filter(|w| all || [2, 4, 6].contains(w)).collect()
-}
-
 #[test]
+#[ignore = "slow: `make test-kubernetes` runs it"]
 fn a_controller_that_is_killed_at_any_write_leaves_nothing_half_placed() {
     let name = "a_controller_that_is_killed_at_any_write_leaves_nothing_half_placed";
     let Some(lab) = lab(name) else { return };
     lab.runtime.block_on(async {
-        for (round, (write, stop)) in
-            writes().into_iter().flat_map(|w| [(w, Stop::Before), (w, Stop::After)]).enumerate()
-        {
+        for (round, (write, stop)) in (1..=WRITES).flat_map(|w| [(w, Stop::Before), (w, Stop::After)]).enumerate() {
             let gang = format!("g{round}");
             let fault = Fault::at(write, stop);
             let mut watcher = Watcher::default();
@@ -64,11 +57,12 @@ fn a_controller_that_is_killed_at_any_write_leaves_nothing_half_placed() {
 }
 
 #[test]
+#[ignore = "slow: `make test-kubernetes` runs it"]
 fn a_leader_that_was_stopped_and_goes_on_writes_nothing_of_its_old_decisions() {
     let name = "a_leader_that_was_stopped_and_goes_on_writes_nothing_of_its_old_decisions";
     let Some(lab) = lab(name) else { return };
     lab.runtime.block_on(async {
-        for (round, write) in writes().into_iter().enumerate() {
+        for (round, write) in (1..=WRITES).enumerate() {
             let (gang, rival) = (format!("g{round}"), format!("r{round}"));
             let fault = Fault::at(write, Stop::Hold);
             let mut watcher = Watcher::default();

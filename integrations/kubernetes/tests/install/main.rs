@@ -10,7 +10,7 @@ mod rights;
 
 use helm::{Helm, Kinds, chart, program};
 use kube::api::{Api, ListParams, PostParams};
-use lab_kubernetes::{ControlPlane, Options, Site, User, or_skip};
+use lab_kubernetes::{ControlPlane, Options, Site, User, is_at_least, or_skip};
 use linkwise_kubernetes::facts::resource::{GpuCluster, definitions, gpu_cluster};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ fn the_chart_installs_with_the_least_rights_and_its_policies_hold() {
 
 /// From 1.36 on pods are gated by a policy, and taints are an API of v1beta2.
 fn is_full(release: &str) -> bool {
-    release.split('.').nth(1).and_then(|m| m.parse::<u32>().ok()).is_some_and(|minor| minor >= 36)
+    is_at_least(release, 36)
 }
 
 async fn all(plane: &ControlPlane, program: std::path::PathBuf) {
