@@ -33,6 +33,21 @@ static uint64_t gpus_asked(job_record_t *j, gres_job_state_t *g)
 /* True if the job gets its nodes whole, and with them all of their GPUs. */
 static bool is_whole(job_record_t *j) { return j->details->whole_node || !j->part_ptr->max_share; }
 
+/* The nodes on which Slurm would start the job now. It uses no node on which a job is still ending, although the GPUs of that job are free. */
+static bitstr_t *nodes_for(job_record_t *j)
+{
+	bitstr_t *nodes = bit_copy(j->part_ptr->node_bitmap);
+	bit_and(nodes, avail_node_bitmap);
+	bit_and(nodes, is_whole(j) ? idle_node_bitmap : share_node_bitmap);
+	bit_and_not(nodes, cg_node_bitmap);
+	bit_and_not(nodes, rs_node_bitmap);
+	if (j->details->exc_node_bitmap)	/* the user's, and the nodes that backfill keeps for other jobs */
+		bit_and_not(nodes, j->details->exc_node_bitmap);
+	if (j->resv_ptr && j->resv_ptr->node_bitmap)
+		bit_and(nodes, j->resv_ptr->node_bitmap);
+	return nodes;
+}
+
 /* True if the GPU is free and of the type that the request names. */
 static bool is_free(gres_node_state_t *ns, gres_job_state_t *g, int b)
 {
@@ -44,8 +59,29 @@ static bool is_free(gres_node_state_t *ns, gres_job_state_t *g, int b)
 	return !g->type_name;
 }
 
-/* A node of an order, and its free GPUs that the order does not name. */
-typedef struct { gres_node_state_t *ns; bitstr_t *hide; int node; } pick_t;
+/* A node of an order, its free GPUs that the order does not name, and the number of those that it names. */
+typedef struct { gres_node_state_t *ns; bitstr_t *hide; int node, gpus; } pick_t;
+
+/* Adds the GPUs of one record of a job's to `held`, those of the pick and no others. */
+struct held { pick_t *p; int at, gpus; };
+static int add_held(void *x, void *held)
+{
+	struct held *h = held;
+	gres_job_state_t *g = ((gres_state_t *) x)->gres_data;
+	bitstr_t *has = is_gpu(x, NULL) && g->gres_bit_alloc && h->at < g->node_cnt ? g->gres_bit_alloc[h->at] : NULL;
+	if (has && bit_size(has) == bit_size(h->p->hide) && !bit_overlap_any(has, h->p->hide))
+		h->gpus += bit_set_count(has);
+	return 0;
+}
+
+/* True if the started job holds exactly the GPUs of the pick on its node. It has one record for every type of GPU, each with a part of its nodes. */
+static bool holds(job_record_t *j, pick_t *p)
+{
+	struct held h = { p, p->node ? bit_set_count_range(j->node_bitmap, 0, p->node) : 0, 0 };
+	if (j->gres_list_alloc)
+		list_for_each(j->gres_list_alloc, add_held, &h);
+	return h.gpus == p->gpus;
+}
 
 /* Takes the GPUs to hide (1), or gives them back (-1). */
 static void mark(pick_t *p, int sign)

@@ -113,13 +113,7 @@ extern int bb_p_job_test_stage_in(job_record_t *j, bool test_only)
 		return awaits_nodes = true, 0;
 	if (why)
 		return ordinary(j, why);
-	bitstr_t *nodes = bit_copy(j->part_ptr->node_bitmap);
-	bit_and(nodes, avail_node_bitmap);
-	bit_and(nodes, is_whole(j) ? idle_node_bitmap : share_node_bitmap);
-	if (j->details->exc_node_bitmap)	/* the user's, and the nodes that backfill keeps for other jobs */
-		bit_and_not(nodes, j->details->exc_node_bitmap);
-	if (j->resv_ptr && j->resv_ptr->node_bitmap)
-		bit_and(nodes, j->resv_ptr->node_bitmap);
+	bitstr_t *nodes = nodes_for(j);
 	pthread_mutex_lock(&mu);
 	ask_t *a = &asks[j->job_id % ASKS_MAX];
 	bool mine = a->state && a->job == j->job_id, kept = a->state && now - a->at_ms < ANSWER_KEPT_MS;
@@ -161,7 +155,7 @@ static const char *start_on(job_record_t *j, ask_t *a, char *text)
 	static char name[NODE_NAME_MAX_B];
 	static uint8_t gpus[GPUS_PER_NODE_MAX];
 	static pick_t p[NODES_MAX];
-	gres_job_state_t *g = gpus_in(j->gres_list_req), *got;
+	gres_job_state_t *g = gpus_in(j->gres_list_req);
 	part_record_t *part = find_part_record(a->part), *before = j->part_ptr;
 	bitstr_t *nodes = bit_alloc(node_record_count);
 	job_details_t *d = j->details, user = *d;
@@ -176,7 +170,7 @@ static const char *start_on(job_record_t *j, ask_t *a, char *text)
 			break;
 		}
 		pick_t *at = &p[n++];
-		*at = (pick_t) { ns, bit_copy(ns->gres_bit_alloc), node->index };
+		*at = (pick_t) { ns, bit_copy(ns->gres_bit_alloc), node->index, found };
 		bit_not(at->hide);
 		for (int b = 0; b < GPUS_PER_NODE_MAX; b++)
 			if (gpus[b] && (b >= bit_size(at->hide) || !is_free(ns, g, b)))
@@ -210,9 +204,8 @@ static const char *start_on(job_record_t *j, ask_t *a, char *text)
 		if (why)
 			j->part_ptr = before;
 	}
-	for (k = 0, got = why ? NULL : gpus_in(j->gres_list_alloc); k < n; k++) {
-		int at = why || !p[k].node ? 0 : bit_set_count_range(j->node_bitmap, 0, p[k].node);
-		if (!why && (!got || at >= got->node_cnt || !got->gres_bit_alloc || bit_overlap_any(got->gres_bit_alloc[at], p[k].hide)))
+	for (k = 0; k < n; k++) {
+		if (!why && !holds(j, &p[k]))
 			n_misplaced++, error("linkwise: %pJ did not get the chosen GPUs of node %d", j, p[k].node);
 		FREE_NULL_BITMAP(p[k].hide);
 	}

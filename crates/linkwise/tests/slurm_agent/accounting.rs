@@ -40,34 +40,46 @@ fn slurmdbd_has_every_job_once_with_its_gpus_and_its_note() {
 }
 
 #[test]
-fn a_waiting_job_keeps_its_age_and_its_place() {
-    let name = "a_waiting_job_keeps_its_age_and_its_place";
+fn a_waiting_job_keeps_its_age_its_share_and_its_place() {
+    let name = "a_waiting_job_keeps_its_age_its_share_and_its_place";
     // Ten minutes of waiting are worth ten millions; without slurmdbd Slurm ignores them. It computes priorities anew once a minute, not more often.
-    let age = "PriorityType=priority/multifactor\nPriorityWeightAge=10000000\nPriorityMaxAge=0-00:10\nPriorityCalcPeriod=0-00:01\n";
-    let Some(lab) = lab(name, Setup { accounts: true, config: age.into(), ..setup(2, 0) }) else { return };
+    // A fair share is worth more than any age.
+    let weights = "PriorityType=priority/multifactor\nPriorityWeightAge=10000000\nPriorityMaxAge=0-00:10\nPriorityCalcPeriod=0-00:01\n\
+                   PriorityWeightFairshare=1000000000\n";
+    let Some(lab) = lab(name, Setup { accounts: true, config: weights.into(), ..setup(2, 0) }) else { return };
     let (file, model) = site(&lab);
+    for account in ["busy", "idle"] {
+        lab.client("sacctmgr", &["-i", "add", "account", account, "fairshare=10"]);
+        lab.client("sacctmgr", &["-i", "add", "user", &lab.user(), &format!("account={account}"), "fairshare=10"]);
+    }
     let mut seen = Vec::new();
     for plugin in [true, false] {
         if !plugin {
             lab.restart(false);
         }
         let agent = plugin.then(|| Agent::start(&lab, &file, &model, &[]));
-        let full = lab.submit("600", &["--gpus=16", "-t20"]);
+        let full = lab.submit("600", &["--gpus=16", "-t20", "-A", "busy"]);
         lab.until("the cluster is full", || lab.state(full) == "RUNNING");
-        let first = lab.submit("3", &["--gpus=16", "-t5"]);
+        let first = lab.submit("3", &["--gpus=16", "-t5", "-A", "busy"]);
         std::thread::sleep(std::time::Duration::from_secs(8));
-        let second = lab.submit("1", &["--gpus=16", "-t5"]);
+        let second = lab.submit("1", &["--gpus=16", "-t5", "-A", "busy"]);
+        let other = lab.submit("1", &["--gpus=16", "-t5", "-A", "idle"]);
         let priority = |job: u32| lab.field(job, "Priority").parse::<u64>().unwrap_or_default();
-        lab.until("the younger one has an age", || priority(second) > 1);
-        let (older, younger) = (priority(first), priority(second));
-        assert!(older > younger + 50_000 && younger > 0, "plugin {plugin}: {older} and {younger}");
+        // Before the first computation with the usage of the running job the shares are equal.
+        let mut all = [0; 3];
+        lab.until("usage and age count", || {
+            all = [first, second, other].map(priority);
+            all[0] > all[1] + 50_000 && all[2] > all[0] + 100_000_000
+        });
         assert_eq!(lab.field(first, "AccrueTime"), lab.field(first, "SubmitTime"), "plugin {plugin}");
         lab.client("scancel", &[&full.to_string()]);
-        lab.until("the older one runs", || lab.state(first) == "RUNNING" || lab.state(second) == "RUNNING");
-        assert_eq!((lab.state(first).as_str(), lab.state(second).as_str()), ("RUNNING", "PENDING"), "plugin {plugin}");
-        lab.until("both have ended", || [first, second].iter().all(|j| lab.state(*j) == "COMPLETED"));
+        lab.until("all have ended", || [first, second, other].iter().all(|j| lab.state(*j) == "COMPLETED"));
+        let starts = [other, first, second].map(|j| lab.field(j, "StartTime"));
+        assert!(starts.is_sorted(), "plugin {plugin}: {starts:?}, priorities {all:?}");
         if let Some(agent) = &agent {
-            assert!(Agent::orders(&agent.log).contains_key(&first), "{}", Agent::about(&agent.log, first));
+            for job in [first, second, other] {
+                assert!(Agent::orders(&agent.log).contains_key(&job), "{}", Agent::about(&agent.log, job));
+            }
         }
         seen.push(lab.field(first, "Reason"));
     }

@@ -1,7 +1,7 @@
 //! Policies, reasons, whole nodes, switches, and where Slurm's books go.
 
 use crate::common::{linkwise, said};
-use crate::lab::{Agent, CPUS, GPUS, site};
+use crate::lab::{Agent, CPUS, GPUS, Setup, site};
 use crate::{in_lab, lab, setup};
 use std::collections::BTreeSet;
 
@@ -16,9 +16,10 @@ fn policies_reasons_and_slurms_books_arrive_where_they_should() {
     let record = |job: u32| lab.client("scontrol", &["show", "job", "-o", &job.to_string()]);
     let commented = |args: &[&str], word: &str| {
         // Slurm 22.05 takes no comment for a job that has ended.
-        let job = lab.submit("6", args);
+        let job = lab.submit("600", args);
         lab.until(&format!("AdminComment of {args:?} has {word}"), || record(job).contains(word));
-        lab.until("it has ended", || lab.state(job) == "COMPLETED");
+        lab.client("scancel", &[&job.to_string()]);
+        lab.until("it has ended", || lab.state(job) == "CANCELLED");
     };
     commented(&["--gpus=12", "--comment", "run 7, linkwise=pack"], r#""policy":"pack (comment)""#);
     commented(&["--gpus=2", "--comment", "linkwise=fast"], r#""ignored":"linkwise=fast is no policy"#);
@@ -106,11 +107,29 @@ fn whole_nodes_and_few_switches_are_chosen_as_asked() {
     // Now no switch has twelve free GPUs: Slurm lets the job wait, and takes two switches after the job's own limit of time.
     let (other, on) = runs(&["--gpus=8", "-w", if on.contains_key("n1") { "n3" } else { "n1" }]);
     assert_eq!(on.len(), 1);
-    let waits = lab.submit("600", &["--gpus=9", "--switches=1@00:20"]);
+    let waits = lab.submit("600", &["--gpus=9", "--switches=1@00:30"]);
     std::thread::sleep(std::time::Duration::from_secs(8));
     assert_eq!(lab.state(waits), "PENDING", "{}", record(waits));
     lab.until("the job goes on with two switches", || lab.books().contains_key(&waits));
     assert_eq!(leaves(&lab.books()[&waits]), 2);
     assert!(record(waits).contains(r#"{"linkwise":"slurm""#), "{}", record(waits));
     end(&[job, other, waits]);
+}
+
+/// The GPUs of a cancelled job are free at once, but Slurm uses no node on which a job is still ending: the plugin offers none of these, and the next
+/// job gets its GPUs by choice, in the first attempt.
+#[test]
+fn a_node_on_which_a_job_is_ending_is_not_offered() {
+    let name = "a_node_on_which_a_job_is_ending_is_not_offered";
+    let Some(lab) = lab(name, Setup { ending_s: 3, ..setup(2, 0) }) else { return };
+    let (file, model) = site(&lab);
+    let agent = Agent::start(&lab, &file, &model, &[]);
+    let full = lab.submit("600", &["--gpus=8", "-w", "n1"]);
+    lab.until("n1 is full", || lab.state(full) == "RUNNING");
+    let next = lab.submit("600", &["--gpus=12"]);
+    lab.client("scancel", &[&full.to_string()]);
+    lab.until("the next one runs", || lab.state(next) == "RUNNING");
+    let said = Agent::about(&agent.log, next);
+    assert!(Agent::orders(&agent.log).contains_key(&next) && !said.contains("refused"), "{said}");
+    assert!(lab.client("scontrol", &["show", "bbstat"]).contains(" refused=0 "), "an order was refused");
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 /// A slurmd that dies within this time of a job's launch, seconds, can lose the job: Slurm finds out minutes later.
-const LAUNCH_S: f64 = 6.0;
+const LAUNCH_S: f64 = 15.0;
 
 /// What is killed: the agent, a slurmd, slurmctld.
 const KINDS: usize = 3;

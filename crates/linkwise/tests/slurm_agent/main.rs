@@ -10,6 +10,7 @@ mod bench;
 mod choices;
 mod faults;
 mod files;
+mod rules;
 mod server;
 
 use common::{linkwise, said};

@@ -51,12 +51,13 @@ fn a_server_decides_for_the_agent_and_while_it_is_gone_slurm_places_jobs() {
     let log = agent.log.clone();
     let note = |job: u32| lab.client("scontrol", &["show", "job", "-o", &job.to_string()]);
     let takes = |what: &str| {
-        let job = lab.submit("4", &["--gpus=11"]);
+        let job = lab.submit("600", &["--gpus=11"]);
         lab.until(&format!("{what}: the job runs"), || lab.books().contains_key(&job));
         assert!(note(job).contains(r#"{"linkwise":"took""#), "{what}: {}\n{}", note(job), Agent::about(&log, job));
         assert_eq!(lab.books().get(&job), Agent::orders(&log).get(&job), "{what}");
         lab.until("the server's state has the job", || jobs(&url, &token).contains(&format!("slurm-{job}")));
-        lab.until("it has ended", || lab.state(job) == "COMPLETED");
+        lab.client("scancel", &[&job.to_string()]);
+        lab.until("it has ended", || lab.state(job) == "CANCELLED");
         lab.until("the server's state has it no longer", || !jobs(&url, &token).contains(&format!("slurm-{job}")));
     };
     takes("a server");

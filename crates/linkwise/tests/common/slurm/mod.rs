@@ -5,6 +5,7 @@
 pub mod accounts;
 mod agent;
 mod books;
+mod config;
 pub mod trace;
 
 use crate::common::{Folder, linkwise, said};
@@ -25,8 +26,8 @@ pub const CPUS: usize = 16;
 
 /// Time that the plugin waits for an answer, seconds.
 pub const SILENCE_S: u64 = 2;
-/// Deadline of everything that is waited for.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Deadline of everything that is waited for: long, because a machine that does other work as well is slow.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
@@ -113,8 +114,12 @@ pub struct Setup {
     pub blocks: bool,
     /// Shards on the last node, a feature on nodes 1 and 2, the partitions `small`, `urgent` and `whole`, preemption.
     pub mixed: bool,
+    /// The GPUs of the second half of the nodes are of the type h100, and the last node has a GRES `mig` besides.
+    pub types: bool,
     /// Accounting by slurmdbd, on a MariaDB of the lab.
     pub accounts: bool,
+    /// Seconds for which a job is ending on its nodes.
+    pub ending_s: usize,
     /// Further lines of slurm.conf; `AT` stands for the folder of the lab.
     pub config: String,
 }
@@ -187,87 +192,9 @@ impl Lab {
     }
 
     /// Name of the user of every daemon.
-    fn user(&self) -> String {
+    pub fn user(&self) -> String {
         let name = Command::new("id").arg("-un").output().unwrap().stdout;
         String::from_utf8(name).unwrap().trim().to_owned()
-    }
-
-    fn write_config(&self, plugin: bool) {
-        let (nodes, ports) = (self.setup.nodes, &self.ports);
-        let (user, at) = (self.user(), self.folder.0.path().display());
-        let controller =
-            self.setup.hosts.first().map_or("localhost(127.0.0.1)".into(), |h| format!("{}({})", h.name, h.address));
-        let mut text = format!(
-            "ClusterName=lab\nSlurmctldHost={controller}\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
-             CredType=cred/munge\nAuthInfo=socket={at}/run/munge.sock\nStateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool/%n\n\
-             SlurmctldPidFile={at}/run/ctld.pid\nSlurmdPidFile={at}/run/%n.pid\nSlurmctldLogFile={at}/log/ctld.log\n\
-             SlurmdLogFile={at}/log/%n.log\nProctrackType=proctrack/linuxproc\nMpiDefault=none\nReturnToService=2\n\
-             SchedulerParameters=sched_interval=5,bf_interval=5,batch_sched_delay=0,sched_min_interval=0\nSelectType=select/cons_tres\n\
-             SelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nKillWait=2\nMaxJobCount=20000\n\
-             PluginDir={}:{at}/plugin\n\
-             SlurmctldParameters=linkwise_socket={at}/run/linkwise.sock,linkwise_silence={SILENCE_S}\n",
-            ports[0],
-            plugins().display()
-        );
-        if plugin {
-            text += "BurstBufferType=burst_buffer/linkwise\n";
-        }
-        let mixed = self.setup.mixed;
-        text += if mixed {
-            "GresTypes=gpu,shard\nPreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n"
-        } else {
-            "GresTypes=gpu\n"
-        };
-        for (i, port) in (1..).zip(&ports[3..]) {
-            let shards = if mixed && i == nodes { ",shard:16" } else { "" };
-            let feature = if mixed && i < 3 { "Feature=fast " } else { "" };
-            let (name, host, address) = match self.setup.hosts.get(i - 1) {
-                Some(h) => (h.name.clone(), h.name.as_str(), h.address.as_str()),
-                None => (format!("n{i}"), "localhost", "127.0.0.1"),
-            };
-            text += &format!(
-                "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={CPUS} RealMemory=1000 {feature}Gres=gpu:a100:{GPUS}{shards} State=UNKNOWN\n"
-            );
-        }
-        let all: Vec<&str> = self.setup.hosts.iter().map(|h| h.name.as_str()).collect();
-        let all = if all.is_empty() { format!("n[1-{nodes}]") } else { all.join(",") };
-        text += &format!("PartitionName=main Nodes={all} Default=YES State=UP OverSubscribe=NO\n");
-        let gres = format!("NodeName={all} Name=gpu Type=a100 File={at}/dev/gpu[0-{}]\n", GPUS - 1);
-        let mut shards = String::new();
-        if mixed {
-            text += &format!(
-                "PartitionName=small Nodes=n{nodes} State=UP OverSubscribe=NO\nPartitionName=urgent Nodes=n[1-{nodes}] State=UP \
-                 OverSubscribe=NO PriorityTier=10\nPartitionName=whole Nodes=n[1-{nodes}] State=UP OverSubscribe=EXCLUSIVE\n"
-            );
-            shards = format!("NodeName=n{nodes} Name=shard Count=16 File={at}/dev/gpu[0-{}]\n", GPUS - 1);
-        }
-        if self.setup.accounts {
-            text += &accounts::config(&at.to_string(), ports[2]);
-        }
-        text += &self.setup.config.replace("AT/", &format!("{at}/"));
-        if self.setup.leaf > 0 {
-            let (plugin, name) = if self.setup.blocks { ("block", "BlockName") } else { ("tree", "SwitchName") };
-            text += &format!("TopologyPlugin=topology/{plugin}\n");
-            let leaves = nodes.div_ceil(self.setup.leaf);
-            let mut switches = String::new();
-            for l in 0..leaves {
-                let (first, last) = (l * self.setup.leaf + 1, ((l + 1) * self.setup.leaf).min(nodes));
-                switches += &format!("{name}=leaf{l} Nodes=n[{first}-{last}]\n");
-            }
-            switches += &match self.setup.blocks {
-                true => format!("BlockSizes={}\n", self.setup.leaf),
-                false => format!("SwitchName=spine Switches=leaf[0-{}]\n", leaves - 1),
-            };
-            std::fs::write(self.at("etc/topology.conf"), switches).unwrap();
-        }
-        std::fs::write(self.at("etc/slurm.conf"), text).unwrap();
-        std::fs::write(self.at("etc/gres.conf"), gres + &shards).unwrap();
-        std::fs::write(self.at("library.so"), "").unwrap();
-        let spank = format!("optional {at}/plugin/spank_linkwise.so plugin={at}/library.so\n");
-        std::fs::write(self.at("etc/plugstack.conf"), spank).unwrap();
-        if release() >= (23, 11) {
-            std::fs::write(self.at("etc/cgroup.conf"), "CgroupPlugin=disabled\n").unwrap();
-        }
     }
 
     /// Starts the daemon of node `i`, from 1.
@@ -335,10 +262,10 @@ impl Lab {
         command
     }
 
-    /// What a client of Slurm prints; empty on failure. It ends within 30 s.
+    /// What a client of Slurm prints; empty on failure. It ends within two minutes.
     pub fn client(&self, program: &str, args: &[&str]) -> String {
         let mut command = self.on(self.setup.hosts.first(), "timeout");
-        let out = command.arg("30").arg(program).args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).output();
+        let out = command.arg("120").arg(program).args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).output();
         String::from_utf8_lossy(&out.unwrap().stdout).into_owned()
     }
 

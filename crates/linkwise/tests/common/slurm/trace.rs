@@ -230,7 +230,7 @@ pub fn replay(
             if !submitting && books.open(&known) == 0 {
                 break;
             }
-            let patience = jobs.last().map_or(0.0, |j| 4.0 * j.at_s) + 180.0;
+            let patience = jobs.last().map_or(0.0, |j| 4.0 * j.at_s) + 600.0;
             let states = books.states(&known);
             assert!(begin.elapsed().as_secs_f64() < patience, "jobs are stuck: {states:?}\n{}", lab.log());
             std::thread::sleep(INTERVAL);
