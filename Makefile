@@ -118,7 +118,7 @@ bench-net: ## the network plugin beside NCCL's sockets over shaped rails, a dead
 bench-server: ## decisions per second of a server beside the engine's own, at 1,024 and 10,240 GPUs; four minutes
 	@scripts/bench-server.sh
 
-soak-server: ## a server under a low rate for MINUTES=30: its memory must be flat
+soak-server: ## a server under a steady rate for MINUTES=30: its memory must be flat
 	@scripts/soak-server.sh
 
 fmt: ## format the code

@@ -106,6 +106,11 @@ impl App {
         }
     }
 
+    /// Number of requests that wait for a worker.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
     /// Runs blocking work on the engine that changes the state or reads it: waits for a worker, then for the result.
     pub async fn work<T: Send + 'static>(
         &self,

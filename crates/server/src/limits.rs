@@ -50,6 +50,8 @@ pub const TASK_RESULT_BYTES_MAX: usize = 8 << 20;
 pub const TASK_BEAT: Duration = Duration::from_secs(1);
 /// Time without a sign of life after which a task of another server is lost.
 pub const TASK_LOST: Duration = Duration::from_secs(30);
+/// Time that a running task gets to end when the server stops. A task that is cancelled ends within about a second.
+pub const TASK_STOP_TIME: Duration = Duration::from_secs(5);
 /// Longest time between two looks at the state for leases that ended, new events and revoked tokens.
 pub const TICK: Duration = Duration::from_millis(250);
 /// Time between two looks at the files of certificates.

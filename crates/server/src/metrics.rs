@@ -160,7 +160,7 @@ pub async fn text(app: &App) -> Result<String, Problem> {
         |e: std::fmt::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", e.to_string(), "report this");
     prometheus_client::encoding::text::encode_registry(&mut text, &app.metrics.registry).map_err(failed)?;
     let (waits, waited) = store::lock_waits();
-    let seen = seen(now.is_ok(), waits, waited);
+    let seen = seen(now.is_ok(), app.waiting(), waits, waited);
     prometheus_client::encoding::text::encode_registry(&mut text, &seen).map_err(failed)?;
     let Ok(now) = now else {
         prometheus_client::encoding::text::encode_eof(&mut text).map_err(failed)?;
@@ -190,7 +190,7 @@ pub async fn text(app: &App) -> Result<String, Problem> {
 }
 
 /// The state as this process sees it.
-fn seen(reachable: bool, waits: u64, waited: Duration) -> Registry {
+fn seen(reachable: bool, waiting: usize, waits: u64, waited: Duration) -> Registry {
     let mut registry = Registry::with_prefix("linkwise");
     let is_there = Gauge::<i64>::default();
     is_there.set(reachable.into());
@@ -199,6 +199,9 @@ fn seen(reachable: bool, waits: u64, waited: Duration) -> Registry {
         "1 if the state answers; without it there are no gauges of the cluster",
         is_there,
     );
+    let wait = Gauge::<i64>::default();
+    wait.set(waiting as i64);
+    registry.register("waiting_requests", "Requests that wait for a worker now", wait);
     let (count, seconds) = (Counter::<u64>::default(), Counter::<f64, AtomicU64>::default());
     count.inc_by(waits);
     seconds.inc_by(waited.as_secs_f64());

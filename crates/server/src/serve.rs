@@ -201,12 +201,15 @@ impl Running {
         self.runtime.block_on(wait).map_err(ServeError::System)
     }
 
-    /// Stops: no new connection is taken, requests that run get their answers, streams end. Takes at most
+    /// Stops: no new connection is taken, requests that run get their answers, streams end, tasks end. Takes at most a few times
     /// [`limits::STOP_TIME`].
     pub fn stop(self) {
         self.app.stopping.send_replace(true);
         let _ = self.runtime.block_on(self.accepting);
         let _ = self.runtime.block_on(async { tokio::time::timeout(limits::STOP_TIME, self.ticking).await });
+        // After the last request, which may have begun a task.
+        let ends = crate::tasks::stop(&self.app);
+        let _ = self.runtime.block_on(async { tokio::time::timeout(limits::STOP_TIME, ends).await });
         self.spans.end();
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }

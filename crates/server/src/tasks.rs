@@ -3,7 +3,9 @@
 
 use crate::app::App;
 use crate::auth::Client;
-use crate::limits::{Kind, TASK_BEAT, TASK_LOST, TASK_RESULT_BYTES_MAX, TASKS_KEPT_MAX, TASKS_WAITING_MAX};
+use crate::limits::{
+    Kind, TASK_BEAT, TASK_LOST, TASK_RESULT_BYTES_MAX, TASK_STOP_TIME, TASKS_KEPT_MAX, TASKS_WAITING_MAX,
+};
 use crate::lists::TasksQuery;
 use crate::problem::{Problem, Told};
 use axum::http::StatusCode;
@@ -206,6 +208,32 @@ impl Tasks {
         kept
     }
 
+    /// Lets a task run; false if it is to end: somebody cancelled it, or the server stops.
+    fn runs(&self, id: u64) -> bool {
+        lock(&self.own).get_mut(&id).map(|o| o.runs = true).is_some()
+    }
+
+    /// Gives a running task its outcome; one that was given up has another.
+    fn ended(&self, id: u64, outcome: (TaskState, Option<String>)) {
+        if let Some(own) = lock(&self.own).get_mut(&id) {
+            own.ended = Some(outcome);
+        }
+    }
+
+    /// Takes the tasks that wait out of the list, and cancels the one that runs.
+    fn give_up_waiting(&self) -> Vec<u64> {
+        let mut waiting = Vec::new();
+        lock(&self.own).retain(|id, own| {
+            own.progress.cancel();
+            let waits = !own.runs && own.ended.is_none();
+            if waits {
+                waiting.push(*id);
+            }
+            !waits
+        });
+        waiting
+    }
+
     /// Ends own tasks that somebody cancelled: one that waits at once, one that runs within about a second.
     fn end(&self, ids: &[u64]) {
         let mut own = lock(&self.own);
@@ -305,24 +333,22 @@ async fn run(app: Arc<App>, id: u64, work: Work, who: Client, progress: Arc<Prog
     let turn = app.tasks.turn.lock().await;
     let begun = if *app.stopping.borrow() { Ok(false) } else { app.work(move |engine| engine.begin_task(id)).await };
     let ended = match begun {
-        Ok(true) => {
-            if let Some(own) = lock(&app.tasks.own).get_mut(&id) {
-                own.runs = true;
-            }
+        Ok(true) if app.tasks.runs(id) => {
             let engine = app.engine.clone();
             outcome(tokio::task::spawn_blocking(move || work.run(&engine, &who, &progress)).await)
         }
-        // Somebody cancelled it, or the server stops: that is in the state, or will be.
-        Ok(false) => {
+        // The server stops: [`stop`] says so of every task that is still in the list.
+        Ok(_) if *app.stopping.borrow() => return,
+        // Somebody cancelled it: that is in the state.
+        Ok(_) => {
             lock(&app.tasks.own).remove(&id);
             return;
         }
         Err(p) => failed(&p),
     };
+    let stopped = ended.0 == TaskState::Cancelled && *app.stopping.borrow();
+    app.tasks.ended(id, if stopped { lost(STOPPED) } else { ended });
     drop(turn);
-    if let Some(own) = lock(&app.tasks.own).get_mut(&id) {
-        own.ended = Some(ended);
-    }
     write_outcomes(&app).await;
 }
 
@@ -388,13 +414,27 @@ pub async fn tend(app: &Arc<App>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Says of this server's tasks that they end with it.
+/// Why a task ends with its server.
+const STOPPED: &str = "the server that ran the task was stopped";
+
+/// Ends this server's tasks: cancels the one that runs, waits for its end, and says of the others that they end with the server. To be called when no
+/// request comes any more.
 pub async fn stop(app: &Arc<App>) {
+    let mut open = app.tasks.give_up_waiting();
+    // A task that runs gives its turn back when it has its outcome.
+    let ended = tokio::time::timeout(TASK_STOP_TIME, app.tasks.turn.lock()).await;
     write_outcomes(app).await;
-    let open: Vec<u64> = lock(&app.tasks.own).drain().map(|(id, _)| id).collect();
+    if ended.is_err() {
+        open.extend(lock(&app.tasks.own).drain().map(|(id, _)| id));
+    }
+    let (state, text) = lost(STOPPED);
     for id in open {
-        let (state, text) = lost("the server that ran the task was stopped");
-        if let Err(p) = app.own_work(move |engine| engine.end_task(id, state, text.as_deref())).await {
+        let text = text.clone();
+        let end = move |engine: &Engine| match engine.task(id)? {
+            Some(task) if task.state.is_open() => engine.end_task(id, state, text.as_deref()),
+            _ => Ok(false), // somebody cancelled it
+        };
+        if let Err(p) = app.own_work(end).await {
             app.metrics.broken(&p.code);
         }
     }

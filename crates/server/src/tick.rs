@@ -26,7 +26,7 @@ pub async fn run(app: Arc<App>) {
     let mut tended = Instant::now();
     loop {
         tokio::select! {
-            () = async { _ = stopping.wait_for(|s| *s).await } => return crate::tasks::stop(&app).await,
+            () = async { _ = stopping.wait_for(|s| *s).await } => return,
             () = tokio::time::sleep(TICK) => {}
         }
         let now = (Instant::now(), now_unix_s());

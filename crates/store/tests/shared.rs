@@ -230,16 +230,19 @@ fn a_lock_that_is_held_for_too_long_is_a_refusal_and_reads_go_on() {
     let mut state = State::init(Path::new(&url), &cluster(1), 0.0).unwrap();
     let n0 = state.cluster().parse_gpus(["n0"]).unwrap();
     std::thread::scope(|s| {
-        // The lock of the state's writes; PostgreSQL frees it when the session sleeps no more.
-        let sql = "BEGIN; SELECT pg_advisory_xact_lock(1818982259, 1); SELECT pg_sleep(8)";
+        // The lock of the state's writes; PostgreSQL frees it when the table is there.
+        let sql = "BEGIN; SELECT pg_advisory_xact_lock(1818982259, 1); \
+                   DO $$BEGIN WHILE to_regclass('public.enough') IS NULL LOOP PERFORM pg_sleep(0.05); END LOOP; END$$";
         let holds = s.spawn(|| server.psql(name_of(&url), sql));
-        let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted";
+        let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted \
+                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         while server.psql(name_of(&url), locks) == "0" {
             std::thread::sleep(Duration::from_millis(10));
         }
         let e = state.drain(&n0, "", 1.0).unwrap_err();
         assert!(matches!(e, StateError::Busy(_)) && e.to_string().contains("for 5 s"), "{e}");
         assert_eq!(state.snapshot().unwrap().free.gpu_count(), 8);
+        server.psql(name_of(&url), "CREATE TABLE public.enough ()");
         holds.join().unwrap();
     });
     state.drain(&n0, "", 1.0).unwrap();

@@ -73,6 +73,9 @@ pub(crate) fn lock_wait_s(place: &Path) -> u64 {
     if is_url(place) { postgres::LOCK_TIMEOUT_S } else { BUSY_TIMEOUT.as_secs() }
 }
 
+/// Statements that an open file keeps ready. An allocation and its release need about 25; with fewer places each would be parsed every time.
+const STATEMENTS_MAX: usize = 64;
+
 /// Writes of this process that took a lock, and microseconds for which they waited.
 static LOCKS: AtomicU64 = AtomicU64::new(0);
 static LOCK_WAIT_US: AtomicU64 = AtomicU64::new(0);
@@ -426,6 +429,7 @@ impl Db {
 
     /// A file that is open.
     pub fn sqlite(conn: rusqlite::Connection) -> Db {
+        conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         let opened = number(&conn);
         Db::Sqlite(File { conn, opened })
     }
