@@ -72,6 +72,11 @@ async fn touched(client: &Client, pod: &Pod, life: Life, ends: &mut HashMap<(Str
     let bound = pod.spec.as_ref().is_some_and(|s| s.node_name.is_some());
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
     if bound && pod.metadata.deletion_timestamp.is_some() {
+        // Its containers were stopped. Without a phase the pod of a Job would stay, with the finalizer of the job's controller.
+        if !matches!(phase, "Succeeded" | "Failed") {
+            let failed = json!({"status": {"phase": "Failed", "reason": "Terminated"}});
+            let _ = pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(failed)).await;
+        }
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         let _ = pods.delete(&name, &now).await;
         return;

@@ -99,6 +99,7 @@ fn a_trace_is_placed_by_linkwise_and_by_the_stock_scheduler() {
     );
     for (prefix, gated) in [("s", false), ("w", true)] {
         let calls = Arc::new(Calls::default());
+        let _in = handle.enter(); // the client makes a task
         let controller = gated.then(|| Controller::start(&lab, calls.client(lab.acting.clone()), lab.settings()));
         let mut f = play(&lab, &trace(gangs, rate, prefix), gated);
         let mean = |v: &[f64]| if v.is_empty() { 0.0 } else { v.iter().sum::<f64>() / v.len() as f64 };
