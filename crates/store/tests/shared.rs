@@ -232,7 +232,7 @@ fn a_lock_that_is_held_for_too_long_is_a_refusal_and_reads_go_on() {
     std::thread::scope(|s| {
         // The lock of the state's writes; PostgreSQL frees it when the table is there.
         let sql = "BEGIN; SELECT pg_advisory_xact_lock(1818982259, 1); \
-                   DO $$BEGIN WHILE to_regclass('public.enough') IS NULL LOOP PERFORM pg_sleep(0.05); END LOOP; END$$";
+                   DO $$BEGIN WHILE NOT EXISTS (SELECT 1 FROM pg_class WHERE relname = 'enough') LOOP PERFORM pg_sleep(0.05); END LOOP; END$$";
         let holds = s.spawn(|| server.psql(name_of(&url), sql));
         let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted \
                      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
