@@ -52,7 +52,7 @@ fn calls_of(path: &Path, more: &[&str]) -> Vec<(String, u64, u64, f64)> {
     };
     // The barrier is an AllReduce of one element.
     let mut all: Vec<_> = answer["calls"].as_array().unwrap().iter().map(of).filter(|k| k.1 > 1024).collect();
-    all.sort();
+    all.sort_by(|a, b| a.partial_cmp(b).unwrap());
     all
 }
 
