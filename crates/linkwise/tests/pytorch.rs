@@ -64,7 +64,9 @@ fn real_flight_records_and_profiler_traces_tell_the_calls_of_the_job() {
     }
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    ["flight", "profiler"].map(|name| std::fs::create_dir(at(name)).unwrap());
+    for name in ["flight", "profiler"] {
+        std::fs::create_dir(at(name)).unwrap();
+    }
     let out = run(false, folder.path(), &[&format!("{HERE}/record.py"), folder.path().to_str().unwrap()]);
     let _ = out.assert().success();
     let expected = [("all_gather", 16u64, 3u64), ("all_reduce", 4, 6), ("reduce_scatter", 16, 3)]
