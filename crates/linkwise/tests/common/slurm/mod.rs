@@ -91,20 +91,9 @@ fn prepared(out: &Path) -> Result<(), String> {
     Err(text.lines().last().unwrap_or("the plugin cannot be built").into())
 }
 
-/// A host of its own for a node, such as a network namespace.
-#[derive(Clone)]
-pub struct Host {
-    pub name: String,
-    pub address: String,
-    /// What stands before a command that runs there.
-    pub inside: Vec<String>,
-}
-
 /// Size and settings of a cluster.
 #[derive(Clone, Default)]
 pub struct Setup {
-    /// Hosts of the nodes, one each, and the nodes' names; the controller and the clients are on the first. None: all nodes are on this host.
-    pub hosts: Vec<Host>,
     /// Number of nodes.
     pub nodes: usize,
     /// Nodes below one leaf switch; 0: no topology.conf.
@@ -195,10 +184,8 @@ impl Lab {
     fn write_config(&self, plugin: bool) {
         let (nodes, ports) = (self.setup.nodes, &self.ports);
         let (user, at) = (self.user(), self.folder.0.path().display());
-        let controller =
-            self.setup.hosts.first().map_or("localhost(127.0.0.1)".into(), |h| format!("{}({})", h.name, h.address));
         let mut text = format!(
-            "ClusterName=lab\nSlurmctldHost={controller}\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
+            "ClusterName=lab\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
              CredType=cred/munge\nAuthInfo=socket={at}/run/munge.sock\nStateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool/%n\n\
              SlurmctldPidFile={at}/run/ctld.pid\nSlurmdPidFile={at}/run/%n.pid\nSlurmctldLogFile={at}/log/ctld.log\n\
              SlurmdLogFile={at}/log/%n.log\nProctrackType=proctrack/linuxproc\nMpiDefault=none\nReturnToService=2\n\
@@ -221,18 +208,12 @@ impl Lab {
         for (i, port) in (1..).zip(&ports[3..]) {
             let shards = if mixed && i == nodes { ",shard:16" } else { "" };
             let feature = if mixed && i < 3 { "Feature=fast " } else { "" };
-            let (name, host, address) = match self.setup.hosts.get(i - 1) {
-                Some(h) => (h.name.clone(), h.name.as_str(), h.address.as_str()),
-                None => (format!("n{i}"), "localhost", "127.0.0.1"),
-            };
             text += &format!(
-                "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={CPUS} RealMemory=1000 {feature}Gres=gpu:a100:{GPUS}{shards} State=UNKNOWN\n"
+                "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000 {feature}Gres=gpu:a100:{GPUS}{shards} State=UNKNOWN\n"
             );
         }
-        let all: Vec<&str> = self.setup.hosts.iter().map(|h| h.name.as_str()).collect();
-        let all = if all.is_empty() { format!("n[1-{nodes}]") } else { all.join(",") };
-        text += &format!("PartitionName=main Nodes={all} Default=YES State=UP OverSubscribe=NO\n");
-        let gres = format!("NodeName={all} Name=gpu Type=a100 File={at}/dev/gpu[0-{}]\n", GPUS - 1);
+        text += &format!("PartitionName=main Nodes=n[1-{nodes}] Default=YES State=UP OverSubscribe=NO\n");
+        let gres = format!("NodeName=n[1-{nodes}] Name=gpu Type=a100 File={at}/dev/gpu[0-{}]\n", GPUS - 1);
         let mut shards = String::new();
         if mixed {
             text += &format!(
@@ -272,8 +253,7 @@ impl Lab {
 
     /// Starts the daemon of node `i`, from 1.
     pub fn node(&self, i: usize) {
-        let name = self.setup.hosts.get(i - 1).map_or(format!("n{i}"), |h| h.name.clone());
-        self.daemon("slurmd", &["-D", "-N", &name]);
+        self.daemon("slurmd", &["-D", "-N", &format!("n{i}")]);
     }
 
     /// Kills a daemon at once. Its name: `slurmctld`, or `slurmd n3`.
@@ -308,9 +288,7 @@ impl Lab {
         let name = args.get(2).filter(|_| program == "slurmd").map_or(program.into(), |n| format!("{program} {n}"));
         let log = self.at(&format!("log/{name}.out"));
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
-        let node = args.get(2).filter(|_| program == "slurmd");
-        let host = node.and_then(|n| self.setup.hosts.iter().find(|h| h.name == **n));
-        let mut command = self.on(host.or(self.setup.hosts.first()), program);
+        let mut command = Command::new(program);
         command.args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).env("PATH", path());
         if program == "slurmctld" && std::env::var_os("LINKWISE_TEST_SLURM_ASAN").is_some() {
             let out = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
@@ -327,18 +305,14 @@ impl Lab {
         self.until("slurmctld answers", || self.client("scontrol", &["ping"]).contains("UP"));
     }
 
-    /// A command on a host.
-    fn on(&self, host: Option<&Host>, program: &str) -> Command {
-        let words: Vec<&str> = host.iter().flat_map(|h| h.inside.iter().map(String::as_str)).chain([program]).collect();
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]);
-        command
-    }
-
     /// What a client of Slurm prints; empty on failure. It ends within 30 s.
     pub fn client(&self, program: &str, args: &[&str]) -> String {
-        let mut command = self.on(self.setup.hosts.first(), "timeout");
-        let out = command.arg("30").arg(program).args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).output();
+        let out = Command::new("timeout")
+            .arg("30")
+            .arg(program)
+            .args(args)
+            .env("SLURM_CONF", self.at("etc/slurm.conf"))
+            .output();
         String::from_utf8_lossy(&out.unwrap().stdout).into_owned()
     }
 
