@@ -1,17 +1,17 @@
 //! `linkwise run` under real launchers, packaged ones: Open MPI's and MPICH's mpirun, on one host and on two "hosts", network namespaces with names of their
-//! own; srun of a real Slurm and torchrun likewise; each before and inside of the launcher. What runs is a stand-in for NCCL that loads the real plugin;
-//! the launchers, the network and the traces are real. torchrun needs `LINKWISE_TEST_PYTHON`, or a `python3` with PyTorch.
+//! own; srun on one node of a real Slurm; each before and inside of the launcher. What runs is a stand-in for NCCL that loads the real plugin; the launchers,
+//! the network and the traces are real. No test has torchrun under `linkwise run`, and none has srun on two hosts.
 
 mod common;
 #[path = "common/slurm/mod.rs"]
 mod lab;
 
-use lab::{Host, Lab, Setup};
+use lab::{Lab, Setup};
 use netns::{NetBox, or_skip};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 const LINKWISE: &str = env!("CARGO_BIN_EXE_linkwise");
 /// Ranks of a job: two on each host.
@@ -111,12 +111,7 @@ impl Job {
 
     /// `linkwise run` with these options, up to the command.
     fn run(&self, options: &[&str]) -> Vec<String> {
-        self.run_in("traces", options)
-    }
-
-    /// The same with another folder of traces.
-    fn run_in(&self, traces: &str, options: &[&str]) -> Vec<String> {
-        let begin = [LINKWISE, "run", "--profile", &self.at("arms"), "--trace", &self.at(traces)];
+        let begin = [LINKWISE, "run", "--profile", &self.at("arms"), "--trace", &self.at("traces")];
         begin.iter().chain(options).chain(&["--"]).map(|w| (*w).to_owned()).collect()
     }
 
@@ -127,13 +122,6 @@ impl Job {
 
     /// Asserts that all ranks ran with the plugin and met, and that the report has all of them.
     fn check(&self, out: &Output, hosts: &[&str], reports_all: bool) {
-        let of_all = format!("{RANKS} processes with the plugin");
-        self.check_reports(out, hosts, if reports_all { &of_all } else { "This is task 0 of 4" });
-        assert_eq!(told(out).contains(&of_all), reports_all, "{}", told(out));
-    }
-
-    /// The same, with a report that says `says`.
-    fn check_reports(&self, out: &Output, hosts: &[&str], says: &str) {
         let said = told(out);
         assert_eq!(out.status.code(), Some(0), "{said}");
         let last = |rank: usize| format!("rank {rank} of {RANKS}: last arm {TREE_LL}");
@@ -145,7 +133,9 @@ impl Job {
         for host in hosts {
             assert!(traces(self.folder.path()).iter().any(|l| l["host_name"] == *host), "no trace of {host}: {said}");
         }
-        assert!(said.contains(says), "{says}: {said}");
+        let of_all = format!("{RANKS} processes with the plugin");
+        assert_eq!(said.contains(&of_all), reports_all, "{said}");
+        assert!(reports_all || said.contains("This is task 0 of 4"), "{said}");
     }
 }
 
@@ -242,30 +232,10 @@ impl TwoHosts {
 
     /// A command on the first host, under its name.
     fn command(&self, words: &[String]) -> Command {
-        self.on(0, words)
-    }
-
-    fn on(&self, host: usize, words: &[String]) -> Command {
         let mut inner = Command::new("unshare");
-        inner.args(["--uts", "sh", "-c", "hostname \"$0\"; exec \"$@\"", NAMES[host]]).args(words);
+        inner.args(["--uts", "sh", "-c", "hostname \"$0\"; exec \"$@\"", NAMES[0]]).args(words);
         environment(&mut inner);
-        self.netbox.exec(host, inner)
-    }
-
-    /// The hosts for Slurm; each knows the other by its name, as in a site's DNS.
-    fn of_slurm(&self, folder: &Path) -> Vec<Host> {
-        let file = folder.join("hosts");
-        let lines = (0..2).map(|h| format!("{} {}\n", self.addresses[h], NAMES[h]));
-        std::fs::write(&file, "127.0.0.1 localhost\n".to_owned() + &lines.collect::<String>()).unwrap();
-        let inside = |host: usize| {
-            let script = format!("hostname \"$0\"; mount --bind {} /etc/hosts; exec \"$@\"", file.display());
-            let namespace = self.netbox.namespace(host);
-            ["ip", "netns", "exec", namespace, "unshare", "--uts", "--mount", "sh", "-c", &script, NAMES[host]]
-                .map(str::to_owned)
-                .to_vec()
-        };
-        let host = |h: usize| Host { name: NAMES[h].into(), address: self.addresses[h].clone(), inside: inside(h) };
-        (0..2).map(host).collect()
+        self.netbox.exec(0, inner)
     }
 }
 
@@ -351,81 +321,5 @@ fn ranks_of_srun_on_one_node_meet_and_are_reported() {
         environment(&mut command);
         command.env("SLURM_CONF", lab.at("etc/slurm.conf"));
         job.check(&command.output().unwrap(), &[], before);
-    }
-}
-
-/// Nothing but `srun`: the ranks of both hosts meet at the first host of Slurm's list.
-#[test]
-fn ranks_of_srun_on_two_hosts_meet_and_are_reported() {
-    let test = "ranks_of_srun_on_two_hosts_meet_and_are_reported";
-    if !has_plugin(test) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let Some(hosts) = TwoHosts::new(test, folder.path()) else { return };
-    let of_slurm = hosts.of_slurm(folder.path());
-    let lab = match Lab::start(Setup { nodes: 2, hosts: of_slurm.clone(), ..Setup::default() }) {
-        Ok(lab) => lab,
-        Err(why) => return eprintln!("SKIP {test}: {why}"),
-    };
-    for before in [true, false] {
-        let Some(job) = Job::new(test) else { return };
-        let start = ["srun", "-N", "2", "-n", "4", "--ntasks-per-node", "2"].map(str::to_owned).to_vec();
-        let words = match before {
-            true => [job.run(&[]), start, job.program(2)].concat(),
-            false => [start, job.run(&[]), job.program(2)].concat(),
-        };
-        let inside = &of_slurm[0].inside;
-        let mut command = Command::new(&inside[0]);
-        command.args(&inside[1..]).args(["timeout", "120"]).args(&words);
-        environment(&mut command);
-        command.env("SLURM_CONF", lab.at("etc/slurm.conf"));
-        job.check(&command.output().unwrap(), &NAMES, before);
-    }
-}
-
-/// A Python with PyTorch; `None`, with a line, if there is none.
-fn pytorch(test: &str) -> Option<PathBuf> {
-    let python = std::env::var_os("LINKWISE_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
-    let found =
-        Command::new(&python).args(["-c", "import torch.distributed.run"]).output().is_ok_and(|o| o.status.success());
-    if !found {
-        eprintln!("SKIP {test}: {} has no PyTorch; LINKWISE_TEST_PYTHON names one that has", python.display());
-    }
-    found.then_some(python)
-}
-
-/// One agent of torchrun on each host. Each `linkwise run` before an agent has the traces of its host; inside, each has those of one rank.
-#[test]
-fn ranks_of_torchrun_on_two_hosts_meet_and_are_reported() {
-    let test = "ranks_of_torchrun_on_two_hosts_meet_and_are_reported";
-    let Some(python) = pytorch(test).filter(|_| has_plugin(test)) else { return };
-    for (port, before) in [(47_003, true), (47_004, false)] {
-        let Some(job) = Job::new(test) else { return };
-        let Some(hosts) = TwoHosts::new(test, job.folder.path()) else { return };
-        let agent = |host: usize| -> Vec<String> {
-            let [endpoint, own] = [format!("{}:{port}", hosts.addresses[0]), hosts.addresses[host].clone()];
-            let words =
-                ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d"];
-            let more = ["--rdzv-id", "launchers", "--rdzv-endpoint", &endpoint, "--local-addr", &own, "--no-python"];
-            let first = [python.to_str().unwrap()];
-            first.iter().chain(&words).chain(&more).map(|w| (*w).to_owned()).collect()
-        };
-        let words = |host: usize| match before {
-            true => [job.run_in(&format!("traces/{}", NAMES[host]), &[]), agent(host), job.program(2)].concat(),
-            false => [agent(host), job.run(&[]), job.program(2)].concat(),
-        };
-        let start = |host: usize| {
-            let mut command = hosts.on(host, &words(host));
-            // What a user need not set; the secret is only needed where other users can reach the ports.
-            command.env_remove("LINKWISE_TOKEN").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-        };
-        let agents = [start(0), start(1)];
-        let [first, second] = agents.map(|a| a.wait_with_output().unwrap());
-        assert_eq!(second.status.code(), Some(0), "{}{}", told(&first), told(&second));
-        let mut both = first;
-        both.stdout.extend(second.stdout);
-        both.stderr.extend(second.stderr);
-        job.check_reports(&both, &NAMES, if before { "2 processes with the plugin" } else { "This is task 0 of 4" });
     }
 }

@@ -7,10 +7,8 @@ impl Lab {
     pub fn write_config(&self, plugin: bool) {
         let (nodes, ports) = (self.setup.nodes, &self.ports);
         let (user, at) = (self.user(), self.folder.0.path().display());
-        let controller =
-            self.setup.hosts.first().map_or("localhost(127.0.0.1)".into(), |h| format!("{}({})", h.name, h.address));
         let mut text = format!(
-            "ClusterName=lab\nSlurmctldHost={controller}\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
+            "ClusterName=lab\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
              CredType=cred/munge\nAuthInfo=socket={at}/run/munge.sock\nStateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool/%n\n\
              SlurmctldPidFile={at}/run/ctld.pid\nSlurmdPidFile={at}/run/%n.pid\nSlurmctldLogFile={at}/log/ctld.log\n\
              SlurmdLogFile={at}/log/%n.log\nProctrackType=proctrack/linuxproc\nMpiDefault=none\nReturnToService=2\n\
@@ -46,18 +44,12 @@ impl Lab {
             let (more, kind) =
                 (if i == nodes { last } else { "" }, if types && i > nodes / 2 { "h100" } else { "a100" });
             let feature = if mixed && i < 3 { "Feature=fast " } else { "" };
-            let (name, host, address) = match self.setup.hosts.get(i - 1) {
-                Some(h) => (h.name.clone(), h.name.as_str(), h.address.as_str()),
-                None => (format!("n{i}"), "localhost", "127.0.0.1"),
-            };
             text += &format!(
-                "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={CPUS} RealMemory=1000 {feature}Gres=gpu:{kind}:{GPUS}{more} State=UNKNOWN\n"
+                "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000 {feature}Gres=gpu:{kind}:{GPUS}{more} State=UNKNOWN\n"
             );
-            gres += &format!("NodeName={name} Name=gpu Type={kind} File={at}/dev/gpu[0-{}]\n", GPUS - 1);
+            gres += &format!("NodeName=n{i} Name=gpu Type={kind} File={at}/dev/gpu[0-{}]\n", GPUS - 1);
         }
-        let all: Vec<&str> = self.setup.hosts.iter().map(|h| h.name.as_str()).collect();
-        let all = if all.is_empty() { format!("n[1-{nodes}]") } else { all.join(",") };
-        text += &format!("PartitionName=main Nodes={all} Default=YES State=UP OverSubscribe=NO\n");
+        text += &format!("PartitionName=main Nodes=n[1-{nodes}] Default=YES State=UP OverSubscribe=NO\n");
         if mixed {
             text += &format!(
                 "PartitionName=small Nodes=n{nodes} State=UP OverSubscribe=NO\nPartitionName=urgent Nodes=n[1-{nodes}] State=UP \

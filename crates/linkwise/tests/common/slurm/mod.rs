@@ -92,20 +92,9 @@ fn prepared(out: &Path) -> Result<(), String> {
     Err(text.lines().last().unwrap_or("the plugin cannot be built").into())
 }
 
-/// A host of its own for a node, such as a network namespace.
-#[derive(Clone)]
-pub struct Host {
-    pub name: String,
-    pub address: String,
-    /// What stands before a command that runs there.
-    pub inside: Vec<String>,
-}
-
 /// Size and settings of a cluster.
 #[derive(Clone, Default)]
 pub struct Setup {
-    /// Hosts of the nodes, one each, and the nodes' names; the controller and the clients are on the first. None: all nodes are on this host.
-    pub hosts: Vec<Host>,
     /// Number of nodes.
     pub nodes: usize,
     /// Nodes below one leaf switch; 0: no topology.conf.
@@ -199,8 +188,7 @@ impl Lab {
 
     /// Starts the daemon of node `i`, from 1.
     pub fn node(&self, i: usize) {
-        let name = self.setup.hosts.get(i - 1).map_or(format!("n{i}"), |h| h.name.clone());
-        self.daemon("slurmd", &["-D", "-N", &name]);
+        self.daemon("slurmd", &["-D", "-N", &format!("n{i}")]);
     }
 
     /// Kills a daemon at once. Its name: `slurmctld`, or `slurmd n3`.
@@ -235,9 +223,7 @@ impl Lab {
         let name = args.get(2).filter(|_| program == "slurmd").map_or(program.into(), |n| format!("{program} {n}"));
         let log = self.at(&format!("log/{name}.out"));
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
-        let node = args.get(2).filter(|_| program == "slurmd");
-        let host = node.and_then(|n| self.setup.hosts.iter().find(|h| h.name == **n));
-        let mut command = self.on(host.or(self.setup.hosts.first()), program);
+        let mut command = Command::new(program);
         command.args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).env("PATH", path());
         if program == "slurmctld" && std::env::var_os("LINKWISE_TEST_SLURM_ASAN").is_some() {
             let out = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
@@ -254,18 +240,14 @@ impl Lab {
         self.until("slurmctld answers", || self.client("scontrol", &["ping"]).contains("UP"));
     }
 
-    /// A command on a host.
-    fn on(&self, host: Option<&Host>, program: &str) -> Command {
-        let words: Vec<&str> = host.iter().flat_map(|h| h.inside.iter().map(String::as_str)).chain([program]).collect();
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]);
-        command
-    }
-
     /// What a client of Slurm prints; empty on failure. It ends within two minutes.
     pub fn client(&self, program: &str, args: &[&str]) -> String {
-        let mut command = self.on(self.setup.hosts.first(), "timeout");
-        let out = command.arg("120").arg(program).args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).output();
+        let out = Command::new("timeout")
+            .arg("120")
+            .arg(program)
+            .args(args)
+            .env("SLURM_CONF", self.at("etc/slurm.conf"))
+            .output();
         String::from_utf8_lossy(&out.unwrap().stdout).into_owned()
     }
 
