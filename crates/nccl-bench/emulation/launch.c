@@ -54,8 +54,8 @@ static struct function function_of(int id) {
 
 static void coll_play(const struct play *k, int channel, char *channel_at, const char *work, int id) {
   struct function f = function_of(id);
-  if (get(work, COLL_regUsed) || get(work, COLL_netRegUsed))
-    play_refuse("a collective on registered buffers; set NCCL_LOCAL_REGISTER=0 and NCCL_GRAPH_REGISTER=0");
+  if (get(work, COLL_netRegUsed))
+    play_refuse("a collective whose NICs read registered buffers; set NCCL_LOCAL_REGISTER=0 and NCCL_GRAPH_REGISTER=0");
   f.op.argument = get(work, COLL_redOpArg);
   if (get(work, COLL_redOpArgIsPtr)) memcpy(&f.op.argument, known(f.op.argument, f.op.bytes, "the factor of a reduction"), f.op.bytes);
   (f.algorithm == TREE ? tree_play : ring_play)(k, channel, channel_at, work, &f);

@@ -66,6 +66,11 @@ static double now(void) {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
+static double time_of_day(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 static void meet(void) { // the bench kills this process at its deadline, or when another rank ends
   int generation = __atomic_load_n(&meeting->generation, __ATOMIC_ACQUIRE);
   if (__atomic_add_fetch(&meeting->arrived, 1, __ATOMIC_ACQ_REL) == ranks) {
@@ -278,9 +283,9 @@ static int keep(const struct call *c, const struct buffers *b, int call, const c
   if (f) bad |= fclose(f) != 0;
   return bad;
 }
-static void answer(const struct call *c, const struct buffers *b, int call, int repetition, struct wrong w, double seconds) {
+static void answer(const struct call *c, const struct buffers *b, int call, int repetition, struct wrong w, double seconds, double ended) {
   int (*writer)(const void *, int *, int *, uint64_t *) = (int (*)(const void *, int *, int *, uint64_t *))dlsym(RTLD_DEFAULT, "linkwise_emu_writer");
-  printf("@linkwise bytes {\"call\":%d,\"repetition\":%d,\"rank\":%d,\"bytes\":%zu,\"wrong_bytes\":%zu,\"seconds\":%.6f", call, repetition, rank, b->to_bytes, w.bytes, seconds);
+  printf("@linkwise bytes {\"call\":%d,\"repetition\":%d,\"rank\":%d,\"bytes\":%zu,\"wrong_bytes\":%zu,\"seconds\":%.6f,\"ended\":%.6f", call, repetition, rank, b->to_bytes, w.bytes, seconds, ended);
   if (w.bytes) {
     int channel, peer;
     uint64_t step;
@@ -315,13 +320,15 @@ static int run_call(const struct call *c, int call, const char *plan) {
       if (c->graph ? CUDA(cudaGraphLaunch, executable, stream) : enqueue(c, &b)) return 1;
     if (CUDA(cudaStreamSynchronize, stream)) return 1;
     if (c->step_calls) report_step("linkwise_step_end");
-    double seconds = now() - begin;
+    double seconds = now() - begin, ended = time_of_day();
     struct wrong w = c->order ? (struct wrong){0, 0} : verify(c, &b, call, k);
     if (c->order && keep(c, &b, call, plan)) return 1;
-    answer(c, &b, call, k, w, seconds);
+    answer(c, &b, call, k, w, seconds, ended);
     meet(); // the buffers may change only when all ranks are done
   }
   if (executable) CUDA(cudaGraphExecDestroy, executable), CUDA(cudaGraphDestroy, graph);
+  // NCCL gives a graph's registrations up at a later launch. Memory at the same address would be taken for this one until then.
+  if (c->graph && c->registered) return 0;
   for (int i = 0; i < 2; i++)
     if (handles[i] && NCCL(ncclCommDeregister, comm, handles[i])) return 1;
   if (c->registered) return NCCL(ncclMemFree, b.from) || NCCL(ncclMemFree, b.to);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONNECTION = 1, PART_UNIT = 4096, FIRST_PLAIN_PARTS = 22800 };
-struct transfer { const struct play *k; char *channel_at; int channel, sends, peer, *left; enum protocol protocol; char *address; size_t bytes, chunk; };
+enum { CONNECTION = 1, PART_UNIT = 4096, FIRST_PLAIN_PARTS = 22800, REGISTERED_CHUNK = 1 << 30 };
+struct transfer { const struct play *k; char *channel_at; int channel, sends, peer, *left, registered; enum protocol protocol; char *address; size_t bytes, chunk; };
 
 static void transfer_run(void *argument) {
   struct transfer *t = argument;
@@ -14,11 +14,14 @@ static void transfer_run(void *argument) {
   struct link *l = t->sends ? &p.out[0] : &p.in[0];
   link_open(l, t->k, t->channel_at, t->channel, t->peer, t->sends, CONNECTION, t->protocol);
   p.step_elements = l->step_bytes;
+  if (t->registered) direct_p2p(l, t->address);
+  // The address that was offered is one of the other end.
+  char *address = l->offers ? NULL : t->bytes ? known((uint64_t)(uintptr_t)t->address, t->bytes, t->sends ? "the buffer of a send" : "the buffer of a receive") : t->address;
   prim_begin(&p);
   size_t at = 0;
   do { // an empty message is one empty step
     size_t now = t->bytes - at < t->chunk ? t->bytes - at : t->chunk;
-    prim_do(&p, (struct move){.from = t->sends ? t->address + at : NULL, .to = t->sends ? NULL : t->address + at, .elements = (int64_t)now, .receive = !t->sends, .send = t->sends});
+    prim_do(&p, (struct move){.from = t->sends && address ? address + at : NULL, .to = t->sends || !address ? NULL : address + at, .elements = (int64_t)now, .receive = !t->sends, .send = t->sends, .place = (int64_t)at});
     at += now;
   } while (at < t->bytes && !fiber_aborted());
   prim_end(&p);
@@ -59,8 +62,9 @@ static void add(const struct play *k, int channel, char *channel_at, const char 
     .protocol = get(work, sends ? P2P_sendProtoLL : P2P_recvProtoLL) ? LL : SIMPLE,
     .bytes = end - begin, .chunk = u32_of_fp8(get(work, sends ? P2P_sendChunkSize_u32fp8 : P2P_recvChunkSize_u32fp8))};
   if (!t->chunk) play_refuse("channel %d: a chunk of 0 bytes to rank %d", channel, t->peer);
-  char *user = (char *)(uintptr_t)get(work, sends ? P2P_sendAddr : P2P_recvAddr);
-  t->address = t->bytes ? known((uint64_t)(uintptr_t)user + begin, t->bytes, sends ? "the buffer of a send" : "the buffer of a receive") : user;
+  t->address = (char *)(uintptr_t)get(work, sends ? P2P_sendAddr : P2P_recvAddr) + begin;
+  t->registered = t->protocol == SIMPLE && get(work, sends ? P2P_sendIpcReg : P2P_recvIpcReg);
+  if (t->registered && get(k->comm, COMM_isAllNvlink)) t->chunk = REGISTERED_CHUNK;
   ++*left;
   fiber_new(transfer_run, t);
 }
@@ -69,8 +73,8 @@ void p2p_batch(const struct play *k, int channel, char *channel_at, const char *
   int left = 0;
   for (int i = 0; i < count; i++) {
     const char *work = works + (size_t)i * size_of(P2P);
-    if (get(work, P2P_sendNetReg) || get(work, P2P_recvNetReg) || get(work, P2P_sendIpcReg) || get(work, P2P_recvIpcReg))
-      play_refuse("send and receive from registered buffers; set NCCL_LOCAL_REGISTER=0 and NCCL_GRAPH_REGISTER=0");
+    if (get(work, P2P_sendNetReg) || get(work, P2P_recvNetReg))
+      play_refuse("messages whose NICs read registered buffers; set NCCL_LOCAL_REGISTER=0 and NCCL_GRAPH_REGISTER=0");
     unsigned parts = (unsigned)get(work, P2P_nP2pChannels);
     if (!parts || parts & (parts - 1) || parts > CHANNELS_MAX) play_refuse("channel %d: a message in %u parts", channel, parts);
     unsigned part = (unsigned)(channel - (int)get(work, P2P_channelBase)) & (parts - 1);

@@ -8,6 +8,7 @@
 //   launch.c    the arguments of a launch, batches of work, and which function a batch names
 //   p2p.c       send and receive            ring.c, tree.c   the collectives
 //   simple.c    the protocols: one operation of `struct prim`      ll.c, ll128.c
+//   direct.c    registered buffers of ranks of a host, which peers write into or read from
 //   reduce.c    sums and other reductions   link.c   one end of a connection
 //   pace.c      copies inside a host that take time
 //   fiber.c     one coroutine per channel and transfer, and the watchdog
@@ -23,14 +24,15 @@ enum structure { ARGS, BATCH, P2P, COLL, COLL_REG, COMM, CHANNEL, PEER, CONN, FI
   X(P2P, sendAddr) X(P2P, recvAddr) X(P2P, sendBytes) X(P2P, recvBytes) X(P2P, sendRank) X(P2P, recvRank) X(P2P, nP2pChannels) \
   X(P2P, channelBase) X(P2P, nSendChannels) X(P2P, nRecvChannels) X(P2P, sendChunkSize_u32fp8) X(P2P, recvChunkSize_u32fp8) \
   X(P2P, sendProtoLL) X(P2P, recvProtoLL) X(P2P, sendNetReg) X(P2P, recvNetReg) X(P2P, sendIpcReg) X(P2P, recvIpcReg) X(P2P, profilerEnabled) \
-  X(COLL, channelLo) X(COLL, channelHi) X(COLL, redOpArgIsPtr) X(COLL, regUsed) X(COLL, netRegUsed) X(COLL, root) X(COLL, recvbuff) \
+  X(COLL, channelLo) X(COLL, channelHi) X(COLL, redOpArgIsPtr) X(COLL, regUsed) X(COLL, netRegUsed) X(COLL, direct) X(COLL, root) X(COLL, recvbuff) \
+  X(COLL, recvbuffOffset) X(COLL, recvbuffRmtAddrs) \
   X(COLL, sendbuff) X(COLL, countLo) X(COLL, countMid) X(COLL, countHi) X(COLL, chunkGrainsLo) X(COLL, chunkGrainsMid) \
   X(COLL, chunkGrainsHi) X(COLL, redOpArg) X(COLL, profilerEnabled) \
-  X(COMM, rank) X(COMM, nRanks) X(COMM, buffSizes) X(COMM, abortFlag) X(COMM, channels) X(COMM, workStarted) X(COMM, workCompleted) \
+  X(COMM, rank) X(COMM, nRanks) X(COMM, buffSizes) X(COMM, isAllNvlink) X(COMM, rankToLocalRank) X(COMM, abortFlag) X(COMM, channels) X(COMM, workStarted) X(COMM, workCompleted) \
   X(CHANNEL, peers) X(CHANNEL, prev) X(CHANNEL, next) X(CHANNEL, userRanks) X(CHANNEL, index) X(CHANNEL, up) X(CHANNEL, down) \
   X(CHANNEL, workCounter) \
   X(PEER, send) X(PEER, recv) \
-  X(CONN, buffs) X(CONN, tail) X(CONN, head) X(CONN, stepSize) X(CONN, step) X(CONN, connFifo) \
+  X(CONN, buffs) X(CONN, tail) X(CONN, head) X(CONN, stepSize) X(CONN, step) X(CONN, connFifo) X(CONN, flags) X(CONN, ptrExchange) \
   X(FIFO, mode) X(FIFO, offset) X(FIFO, size)
 #define FIELD_NAME(s, f) s##_##f,
 enum field { LAYOUT_FIELDS(FIELD_NAME) FIELDS };
@@ -75,6 +77,13 @@ struct link {
   uint64_t step;
   int channel, peer, sends;
   enum protocol protocol;
+  enum direct { SLOTS, WRITES, READS } direct; // the sender writes into the receiver's user buffer, or the receiver reads from the sender's
+  char *user;                // that buffer at this end; NULL: not mapped here
+  size_t user_room;          // bytes from `user` to the end of its memory
+  char *exchange;            // where the ends exchange its address
+  int offers;                // boolean: this end gives an address; otherwise it waits for one
+  uint64_t offered;          // the address for the other end, from what `base` points at, if it is not NULL
+  const char *base;
 };
 struct play;
 void link_open(struct link *l, const struct play *k, const char *channel_at, int channel, int peer, int sends, int index, enum protocol p);
@@ -109,7 +118,7 @@ struct prim {
   size_t step_elements;
   struct op op;
 };
-struct move { const char *from; char *to; int64_t elements; int receive, send, final; };
+struct move { const char *from; char *to; int64_t elements; int receive, send, final; int64_t place; }; // place: in a registered buffer, bytes
 void prim_begin(struct prim *p);
 void prim_end(struct prim *p);
 void prim_do(struct prim *p, struct move m);
@@ -118,6 +127,14 @@ void ll_do(struct prim *p, struct move m);
 void ll128_do(struct prim *p, struct move m);
 // Value of one piece: `from`, then every received piece in the order of the links.
 void fold(const struct op *o, char *to, const char *from, char *const *received, int receives, size_t n, int final);
+
+// ---- direct.c
+struct part;
+void direct_p2p(struct link *l, char *user);              // of a message; `user`: the address that the work names
+void direct_collective(struct prim *p, const struct play *k, const char *work, const struct part *part); // of all links that allow it
+void direct_meet(struct prim *p);                         // exchanges the addresses
+void direct_leave(struct prim *p);                        // waits until peers have read what they read
+char *direct_at(const struct link *l, int64_t place, size_t bytes);
 
 // ---- launch.c, p2p.c, ring.c, tree.c
 enum collective { BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, COLLECTIVES };

@@ -31,11 +31,13 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static char *in_at(const struct ring *r, int64_t element) { return r->part.in + element * (int64_t)r->f->op.bytes; }
 static char *out_at(const struct ring *r, int64_t element) { return r->part.out + element * (int64_t)r->f->op.bytes; }
 
-static void send(struct ring *r, const char *from, char *to, int64_t n) { prim_do(&r->prim, (struct move){from, to == from ? NULL : to, n, 0, 1, 0}); }
-static void receive_reduce_send(struct ring *r, const char *from, char *to, int64_t n, int final) { prim_do(&r->prim, (struct move){from, to, n, 1, 1, final}); }
-static void receive_send(struct ring *r, char *to, int64_t n) { prim_do(&r->prim, (struct move){NULL, to, n, 1, 1, 0}); }
-static void receive(struct ring *r, char *to, int64_t n) { prim_do(&r->prim, (struct move){NULL, to, n, 1, 0, 0}); }
-static void receive_reduce(struct ring *r, const char *from, char *to, int64_t n) { prim_do(&r->prim, (struct move){from, to, n, 1, 0, 1}); }
+// `place`: the element of the output, of this rank and of its neighbours, where registered buffers get the data.
+static int64_t bytes_at(const struct ring *r, int64_t place) { return place * (int64_t)r->f->op.bytes; }
+static void send(struct ring *r, const char *from, char *to, int64_t place, int64_t n) { prim_do(&r->prim, (struct move){from, to == from ? NULL : to, n, 0, 1, 0, bytes_at(r, place)}); }
+static void receive_reduce_send(struct ring *r, int64_t at, char *to, int64_t n, int final) { prim_do(&r->prim, (struct move){in_at(r, at), to, n, 1, 1, final, bytes_at(r, at)}); }
+static void receive_send(struct ring *r, int64_t at, int64_t n) { prim_do(&r->prim, (struct move){NULL, out_at(r, at), n, 1, 1, 0, bytes_at(r, at)}); }
+static void receive(struct ring *r, int64_t at, int64_t n) { prim_do(&r->prim, (struct move){NULL, out_at(r, at), n, 1, 0, 0, bytes_at(r, at)}); }
+static void receive_reduce(struct ring *r, const char *from, char *to, int64_t n) { prim_do(&r->prim, (struct move){from, to, n, 1, 0, 1, 0}); }
 
 static void all_reduce(struct ring *r) {
   int64_t n = r->k->ranks, round = n * r->part.chunk;
@@ -50,11 +52,11 @@ static void all_reduce(struct ring *r) {
       int64_t piece = (r->place + 2 * n - step) % n;
       int64_t at = r->part.at + done + piece * chunk, size = least(chunk, rest - piece * chunk);
       if (size <= 0) size = 0, at = r->part.at; // an empty piece touches no memory
-      if (step == 1) send(r, in_at(r, at), NULL, size);
-      else if (step < n) receive_reduce_send(r, in_at(r, at), NULL, size, 0);
-      else if (step == n) receive_reduce_send(r, in_at(r, at), out_at(r, at), size, 1);
-      else if (step < 2 * n - 1) receive_send(r, out_at(r, at), size);
-      else receive(r, out_at(r, at), size);
+      if (step == 1) send(r, in_at(r, at), NULL, at, size);
+      else if (step < n) receive_reduce_send(r, at, NULL, size, 0);
+      else if (step == n) receive_reduce_send(r, at, out_at(r, at), size, 1);
+      else if (step < 2 * n - 1) receive_send(r, at, size);
+      else receive(r, at, size);
     }
   }
 }
@@ -62,26 +64,26 @@ static void all_reduce(struct ring *r) {
 static void all_gather(struct ring *r, int64_t at, int64_t n) {
   int ranks = r->k->ranks;
   int64_t total = r->part.total;
-  send(r, in_at(r, at), out_at(r, at + r->users[0] * total), n);
-  for (int j = 1; j < ranks - 1; j++) receive_send(r, out_at(r, at + r->users[ranks - j] * total), n);
-  receive(r, out_at(r, at + r->users[1] * total), n);
+  send(r, in_at(r, at), out_at(r, at + r->users[0] * total), at + r->users[0] * total, n);
+  for (int j = 1; j < ranks - 1; j++) receive_send(r, at + r->users[ranks - j] * total, n);
+  receive(r, at + r->users[1] * total, n);
 }
 static void reduce_scatter(struct ring *r, int64_t at, int64_t n) {
   int ranks = r->k->ranks;
   int64_t total = r->part.total;
-  send(r, in_at(r, at + r->users[ranks - 1] * total), NULL, n);
-  for (int j = 2; j < ranks; j++) receive_reduce_send(r, in_at(r, at + r->users[ranks - j] * total), NULL, n, 0);
+  send(r, in_at(r, at + r->users[ranks - 1] * total), NULL, 0, n);
+  for (int j = 2; j < ranks; j++) receive_reduce_send(r, at + r->users[ranks - j] * total, NULL, n, 0);
   receive_reduce(r, in_at(r, at + r->users[0] * total), out_at(r, at), n);
 }
 static void broadcast(struct ring *r, int64_t at, int64_t n) {
-  if (r->users[0] == r->root) send(r, in_at(r, at), out_at(r, at), n);
-  else if (r->users[1] == r->root) receive(r, out_at(r, at), n);
-  else receive_send(r, out_at(r, at), n);
+  if (r->users[0] == r->root) send(r, in_at(r, at), out_at(r, at), at, n);
+  else if (r->users[1] == r->root) receive(r, at, n);
+  else receive_send(r, at, n);
 }
 static void reduce(struct ring *r, int64_t at, int64_t n) {
-  if (r->users[r->k->ranks - 1] == r->root) send(r, in_at(r, at), NULL, n);
+  if (r->users[r->k->ranks - 1] == r->root) send(r, in_at(r, at), NULL, at, n);
   else if (r->users[0] == r->root) receive_reduce(r, in_at(r, at), out_at(r, at), n);
-  else receive_reduce_send(r, in_at(r, at), NULL, n, 0);
+  else receive_reduce_send(r, at, NULL, n, 0);
 }
 
 // The buffers that the collective reads and writes must be memory of the simulated GPU.
@@ -106,6 +108,7 @@ void ring_play(const struct play *k, int channel, char *channel_at, const char *
   link_open(&r.prim.in[0], k, channel_at, channel, (int)(int32_t)get(channel_at, CHANNEL_prev), 0, 0, f->protocol);
   link_open(&r.prim.out[0], k, channel_at, channel, (int)(int32_t)get(channel_at, CHANNEL_next), 1, 0, f->protocol);
   r.prim.step_elements = r.prim.out[0].step_bytes / f->op.bytes;
+  direct_collective(&r.prim, k, work, &r.part);
   prim_begin(&r.prim);
   if (f->collective == ALL_REDUCE) all_reduce(&r);
   else

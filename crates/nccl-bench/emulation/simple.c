@@ -26,8 +26,10 @@ void prim_begin(struct prim *p) {
     if (p->protocol == SIMPLE) store(p->in[i].head, p->in[i].step);
   }
   for (int i = 0; i < p->sends; i++) p->out[i].step = (p->out[i].step + unit - 1) / unit * unit;
+  direct_meet(p);
 }
 void prim_end(struct prim *p) {
+  direct_leave(p);
   for (int i = 0; i < p->receives; i++) link_close(&p->in[i]);
   for (int i = 0; i < p->sends; i++) link_close(&p->out[i]);
 }
@@ -49,14 +51,15 @@ void simple_do(struct prim *p, struct move m) {
     for (int i = 0; i < receives; i++) {
       struct link *l = &p->in[i];
       AWAIT(load(l->tail) >= l->step + (uint64_t)p->steps, {"waits to receive from", l->channel, l->peer, l->step});
-      received[i] = link_slot(l, bytes);
+      received[i] = l->direct ? direct_at(l, m.place + (int64_t)(at * element), bytes) : link_slot(l, bytes);
     }
     char *first = NULL;
     for (int i = 0; i < sends; i++) {
       struct link *l = &p->out[i];
       AWAIT(READY_TO_SEND(l, p->steps), {"waits for a free slot to", l->channel, l->peer, l->step});
       link_announce(l, bytes);
-      char *slot = link_slot(l, bytes);
+      char *slot = l->direct ? direct_at(l, m.place + (int64_t)(at * element), bytes) : link_slot(l, bytes);
+      if (!slot) continue;
       if (now && !first) fold(&p->op, first = slot, m.from ? m.from + at * element : NULL, received, receives, now, m.final);
       else if (now) memmove(slot, first, bytes);
     }

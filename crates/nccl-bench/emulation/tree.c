@@ -9,6 +9,7 @@ struct tree {
   const struct play *k;
   const struct function *f;
   struct part part;
+  const char *work;
   char *channel_at;
   int channel, up, down[TREE_CHILDREN], children, *left;
 };
@@ -20,6 +21,7 @@ static void open_all(const struct tree *t, struct prim *p, int from_children, in
   for (int i = 0; i < t->children && to_children; i++) link_open(&p->out[p->sends++], t->k, t->channel_at, t->channel, t->down[i], 1, 0, p->protocol);
   if (to_parent) link_open(&p->out[p->sends++], t->k, t->channel_at, t->channel, t->up, 1, 0, p->protocol);
   p->step_elements = (p->sends ? p->out[0] : p->in[0]).step_bytes / p->op.bytes;
+  direct_collective(p, t->k, t->work, &t->part);
   prim_begin(p);
 }
 
@@ -33,7 +35,7 @@ static void stage_run(const struct tree *t, enum stage s) {
     int64_t offset = (t->part.at + done) * (int64_t)p.op.bytes, n = t->part.count - done < t->part.chunk ? t->part.count - done : t->part.chunk;
     const char *from = s == DOWNWARDS ? NULL : t->part.in + offset;
     char *to = s == UPWARDS ? NULL : t->part.out + offset;
-    prim_do(&p, (struct move){from, to, n, p.receives > 0, p.sends > 0, s == AT_ROOT});
+    prim_do(&p, (struct move){from, to, n, p.receives > 0, p.sends > 0, s == AT_ROOT, offset});
   }
   prim_end(&p);
 }
@@ -45,7 +47,7 @@ static void downwards(void *argument) {
 
 void tree_play(const struct play *k, int channel, char *channel_at, const char *work, const struct function *f) {
   int left = 0;
-  struct tree t = {.k = k, .f = f, .part = coll_part(work, channel, f), .channel_at = channel_at, .channel = channel, .up = (int)(int32_t)get(channel_at, CHANNEL_up), .left = &left};
+  struct tree t = {.k = k, .f = f, .part = coll_part(work, channel, f), .work = work, .channel_at = channel_at, .channel = channel, .up = (int)(int32_t)get(channel_at, CHANNEL_up), .left = &left};
   const int *down = (const int *)member(channel_at, CHANNEL_down);
   while (t.children < TREE_CHILDREN && down[t.children] >= 0) t.down[t.children] = down[t.children], t.children++;
   if (f->collective != ALL_REDUCE) play_refuse("a tree for collective %d", f->collective);

@@ -333,6 +333,9 @@ pub struct BytesResult {
     pub wrong_bytes: u64,
     /// Time from the call to the end of the rank's stream, seconds. All ranks start together.
     pub seconds: f64,
+    /// Time of day at that end, seconds since 1970.
+    #[serde(default)]
+    pub ended: f64,
     /// The first wrong byte, if any.
     #[serde(default)]
     pub first_wrong: Option<WrongByte>,

@@ -25,12 +25,10 @@ pub const EMULATED_RANKS_MAX: usize = 256;
 const SUMMARY_BYTES_MAX: u64 = 16 << 20;
 
 /// NCCL settings that a run needs. The caller's own settings win.
-const DEFAULTS: [(&str, &str); 9] = [
+const DEFAULTS: [(&str, &str); 7] = [
     ("NCCL_NVLS_ENABLE", "0"),
     ("NCCL_PAT_ENABLE", "0"),
     ("NCCL_ALLGATHERV_ENABLE", "0"),
-    ("NCCL_LOCAL_REGISTER", "0"),
-    ("NCCL_GRAPH_REGISTER", "0"),
     ("NCCL_IB_DISABLE", "1"),
     ("NCCL_RAS_ENABLE", "0"),
     ("NCCL_SOCKET_IFNAME", "lo"),

@@ -16,7 +16,7 @@ macro_rules! sources {
 type Source = (&'static str, &'static str);
 const HEADERS: [Source; 3] = sources!["emu.h", "graph.h", "play.h"];
 /// The sources of the preload library.
-pub const PRELOAD: [Source; 27] = sources![
+pub const PRELOAD: [Source; 28] = sources![
     "config.c",
     "device.c",
     "memory.c",
@@ -34,6 +34,7 @@ pub const PRELOAD: [Source; 27] = sources![
     "fiber.c",
     "trace.c",
     "link.c",
+    "direct.c",
     "pace.c",
     "reduce.c",
     "simple.c",

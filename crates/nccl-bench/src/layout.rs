@@ -29,7 +29,7 @@ const SECTIONS_MAX: usize = 4096;
 /// Maximum nesting of structures on the way to a field, and of typedefs on the way to a type.
 const DEPTH_MAX: usize = 16;
 /// Part of the cached file's name; a change of its content needs another name.
-pub(crate) const FORMAT: &str = "layout-2";
+pub(crate) const FORMAT: &str = "layout-3";
 
 /// A structure: our name, its names in the library (the first that exists counts), and its fields: our name, and the path in the structure if it differs.
 type Wanted = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
@@ -85,9 +85,12 @@ const WANTED: [Wanted; 10] = [
             ("redOpArgIsPtr", ""),
             ("regUsed", ""),
             ("netRegUsed", ""),
+            ("direct", ""),
             ("root", ""),
             ("recvbuff", ""),
             ("sendbuff", ""),
+            ("recvbuffOffset", ""),
+            ("recvbuffRmtAddrs", ""),
             ("countLo", "cbd.countLo"),
             ("countMid", "cbd.countMid"),
             ("countHi", "cbd.countHi"),
@@ -106,6 +109,8 @@ const WANTED: [Wanted; 10] = [
             ("rank", ""),
             ("nRanks", ""),
             ("buffSizes", ""),
+            ("isAllNvlink", ""),
+            ("rankToLocalRank", ""),
             ("abortFlag", ""),
             ("channels", ""),
             ("workStarted", "workStarted?"),
@@ -130,7 +135,16 @@ const WANTED: [Wanted; 10] = [
     (
         "conn",
         &["ncclConnInfo"],
-        &[("buffs", ""), ("tail", ""), ("head", ""), ("stepSize", ""), ("step", ""), ("connFifo", "")],
+        &[
+            ("buffs", ""),
+            ("tail", ""),
+            ("head", ""),
+            ("stepSize", ""),
+            ("step", ""),
+            ("connFifo", ""),
+            ("flags", ""),
+            ("ptrExchange", ""),
+        ],
     ),
     ("fifo", &["ncclConnFifo"], &[("mode", ""), ("offset", ""), ("size", "")]),
 ];

@@ -236,23 +236,42 @@ fn copies_inside_a_host_take_the_time_of_their_links() {
     }
 }
 
+/// Lines by which NCCL says that it has mapped a user buffer into a peer's process.
+fn mapped_buffers(report: &BytesReport) -> usize {
+    report.log.lines().filter(|l| l.contains("IPC") && l.contains("regist") && l.contains("buffer")).count()
+}
+
 #[test]
-fn registered_buffers_move_or_are_refused_by_name() {
-    let name = "registered_buffers_move_or_are_refused_by_name";
+fn peers_of_a_host_write_into_registered_buffers() {
+    let name = "peers_of_a_host_write_into_registered_buffers";
     for version in versions() {
-        let mut s = with(spec(&[2], &version), &[("NCCL_LOCAL_REGISTER", "1")]);
-        s.calls.push(BytesCall { registered: true, ..BytesCall::new(matrix(2)) });
-        s.calls.extend(five(1 << 20).into_iter().map(|t| BytesCall { registered: true, ..BytesCall::new(t) }));
-        match Bench::new().and_then(|b| b.run_bytes(&s)) {
-            Ok(report) => assert_eq!(report.wrong_bytes(), 0, "{version}"),
-            Err(BenchError::NotPlayed { what, .. }) => {
-                assert!(what.contains("registered buffers") && what.contains("NCCL_LOCAL_REGISTER=0"), "{what}")
+        for (counts, algorithm) in [(&[4][..], "Ring"), (&[4], "Tree"), (&[2, 2], "Ring"), (&[3, 3], "Tree")] {
+            let ranks = counts.iter().map(|c| *c as usize).sum();
+            let settings = [
+                ("NCCL_LOCAL_REGISTER", "1"),
+                ("NCCL_GRAPH_REGISTER", "1"),
+                ("NCCL_DEBUG_SUBSYS", "INIT,TUNING,REG"),
+                ("NCCL_ALGO", algorithm),
+                ("NCCL_PROTO", "Simple"),
+            ];
+            let mut s = with(spec(counts, &version), &settings);
+            let mut traffics = vec![matrix(ranks), Traffic::AllReduce(3_000_000)];
+            if algorithm == "Ring" {
+                traffics = vec![matrix(ranks)];
+                traffics.extend(five(3_000_000));
             }
-            Err(e) => return skip(name, e).unwrap_or_default(),
+            for traffic in traffics {
+                let call = BytesCall { registered: true, repetitions: 3, ..BytesCall::new(traffic) };
+                s.calls.push(BytesCall { captured: true, ..call.clone() });
+                s.calls.push(call);
+            }
+            let Some(report) = run(name, &s) else { return };
+            let mapped = mapped_buffers(&report);
+            println!("{version} {counts:?} {algorithm}: {mapped} buffers mapped");
+            let wrong: Vec<_> = report.results.iter().filter(|r| r.wrong_bytes > 0).take(4).collect();
+            assert!(wrong.is_empty(), "{version} {counts:?} {algorithm}: {wrong:?}");
+            assert!(mapped > 0, "{version} {counts:?} {algorithm}: no peer maps a buffer");
         }
-        let s = with(s, &[("NCCL_LOCAL_REGISTER", "0")]); // the way round, named in the message
-        let Some(report) = run(name, &s) else { return };
-        assert_eq!(report.wrong_bytes(), 0, "{version}");
     }
 }
 

@@ -3,7 +3,8 @@
 //! They need a checkout of aws-ofi-nccl, named by `LINKWISE_OFI_TESTS`, and `mpicxx` (libopenmpi-dev); a visible skip without. The tests are compiled by
 //! themselves: without libfabric, CUDA or their configure.
 //!
-//! `LINKWISE_OFI_VERSIONS=8,9,10,11,12 LINKWISE_OFI_RAILS=1,2,4 LINKWISE_OFI_REPEATS=100` widen the run. `scripts/sanitize-net.sh` sets
+//! `LINKWISE_OFI_VERSIONS=8,9,10,11,12 LINKWISE_OFI_RAILS=1,2,4 LINKWISE_OFI_REPEATS=100` widen the run; with `LINKWISE_OFI_TURNS=1` every repeat takes
+//! the next pair of a version and a number of rails, and not all pairs. `scripts/sanitize-net.sh` sets
 //! `LINKWISE_OFI_PLUGIN`, a plugin under a sanitizer, and `LINKWISE_OFI_RUNTIME`, the sanitizer's library, which the tests are linked with.
 
 use std::path::{Path, PathBuf};
@@ -88,20 +89,23 @@ fn aws_ofi_nccl_s_tests_of_the_network_table_pass() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path();
     build(&source, out);
+    let (rails, versions) = (list("LINKWISE_OFI_RAILS", "3"), list("LINKWISE_OFI_VERSIONS", "11"));
+    let pairs: Vec<(&String, &String)> = rails.iter().flat_map(|r| versions.iter().map(move |v| (r, v))).collect();
+    let in_turn = std::env::var_os("LINKWISE_OFI_TURNS").is_some();
     let mut passed = 0;
-    for repeat in 0..list("LINKWISE_OFI_REPEATS", "1")[0].parse().unwrap() {
-        for rails in list("LINKWISE_OFI_RAILS", "3") {
-            for version in list("LINKWISE_OFI_VERSIONS", "11") {
-                for (test, ranks) in TESTS {
-                    let what = format!("{test}, v{version}, {rails} rails, repeat {repeat}");
-                    let text = launch(out, test, ranks, rails.parse().unwrap(), &version, &what);
-                    assert!(!text.contains("Skipping"), "{what}: parts were skipped\n{}", tail(&text));
-                    passed += 1;
-                    println!("{what}: ok");
-                }
+    for repeat in 0..list("LINKWISE_OFI_REPEATS", "1")[0].parse::<usize>().unwrap() {
+        let own = if in_turn { &pairs[repeat % pairs.len()..][..1] } else { &pairs[..] };
+        for (rails, version) in own {
+            for (test, ranks) in TESTS {
+                let what = format!("{test}, v{version}, {rails} rails, repeat {repeat}");
+                let text = launch(out, test, ranks, rails.parse().unwrap(), version, &what);
+                assert!(!text.contains("Skipping"), "{what}: parts were skipped\n{}", tail(&text));
+                passed += 1;
+                println!("{what}: ok");
             }
         }
     }
+    println!("{passed} passed");
     assert!(passed >= TESTS.len());
 }
 

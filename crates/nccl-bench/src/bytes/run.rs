@@ -15,12 +15,10 @@ use std::time::{Duration, Instant};
 use topology::nccl::Version;
 
 /// NCCL settings of every run, before those of the caller: algorithms that are not played, and services that a simulated host lacks.
-const DEFAULTS: [(&str, &str); 9] = [
+const DEFAULTS: [(&str, &str); 7] = [
     ("NCCL_NVLS_ENABLE", "0"),
     ("NCCL_PAT_ENABLE", "0"),
     ("NCCL_ALLGATHERV_ENABLE", "0"),
-    ("NCCL_LOCAL_REGISTER", "0"),
-    ("NCCL_GRAPH_REGISTER", "0"),
     ("NCCL_IB_DISABLE", "1"),
     ("NCCL_RAS_ENABLE", "0"), // otherwise all jobs of a machine use the same port
     ("NCCL_DEBUG", "INFO"),
