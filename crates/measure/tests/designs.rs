@@ -167,6 +167,21 @@ fn worst_case_samples_are_more_unbalanced_than_stratified_ones() {
     assert!(ratio(DesignKind::WorstCase) > 1.5 * ratio(DesignKind::Stratified));
 }
 
+/// Random hosts of a large site are almost never below one switch, and jobs often are: without readings below one, a
+/// model cannot tell what crossing switches costs.
+#[test]
+fn a_hundred_samples_of_eight_leaves_are_below_one_leaf_as_well_as_over_several() {
+    let mut c = on_rails(64, topology::Rails::Joined);
+    c.network.tiers = vec![topology::Tier::regular("leaf", 8, 2.0)];
+    let leaves = |a: &Allocation| a.parts().iter().map(|p| c.switch_of(0, p.0)).collect::<HashSet<_>>().len();
+    for seed in 0..5 {
+        let scale = Scale::of_site(&c, &c.usable(), None);
+        let d = design_at(&c, &c.usable(), 100, DesignKind::Stratified, seed, scale);
+        let within = d.iter().filter(|a| leaves(a) == 1).count();
+        assert!(within >= 15 && within + 30 <= d.len(), "seed {seed}: {within} of {} below one leaf", d.len());
+    }
+}
+
 #[test]
 fn a_design_on_a_thousand_hosts_reaches_many_host_counts() {
     let mut c = cluster("h100");

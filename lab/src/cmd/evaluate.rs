@@ -8,7 +8,7 @@ mod resume;
 
 use crate::evaluation::methods::{self, MethodSpec};
 use crate::evaluation::replay::{Best, SeedResult};
-use crate::evaluation::{Load, Missing, Settings, ceiling, run_seed};
+use crate::evaluation::{Load, Missing, PROBE_NOISE, Settings, ceiling, run_seed};
 use crate::ground_truth::{self, Outliers, Rule, Switch};
 
 use console::{Failure, Format, Progress, load_cluster};
@@ -88,6 +88,9 @@ pub struct Args {
     /// Standard deviation of the irregularity of single allocations, simulated truths only
     #[arg(long, default_value_t = 0.02)]
     irregularity: f64,
+    /// Relative noise of a probe's reading, at least
+    #[arg(long, value_name = "SHARE", default_value_t = PROBE_NOISE)]
+    probe_noise: f64,
     /// Use the shipped constants of the physics (some were fitted on published tables) instead of nominal ones
     #[arg(long)]
     shipped_constants: bool,
@@ -145,6 +148,9 @@ struct TruthResult {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
+    if !(0.0..0.5).contains(&args.probe_noise) {
+        return Err(Failure::input("--probe-noise: a share from 0 to 0.5 was expected"));
+    }
     let count = if args.full { 20 } else { args.seeds.max(1) };
     let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(count)).collect();
     if let Some(file) = args.scenarios {
@@ -173,6 +179,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             load: args.contention,
             contention,
             best: args.oracle,
+            probe_noise: args.probe_noise,
         },
         seeds,
         ours: (args.samples, args.design.into()),

@@ -13,6 +13,6 @@ pub mod sampling;
 mod summary;
 
 pub use registry::{even, searches};
-pub use replay::{Missing, Settings, run_seed};
+pub use replay::{Missing, PROBE_NOISE, Settings, run_seed};
 pub use requests::{Load, scenarios};
 pub use summary::{Method, Summary, summary};

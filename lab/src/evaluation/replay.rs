@@ -12,12 +12,15 @@ use predict::BandwidthModel;
 use std::collections::HashMap;
 use std::time::Instant;
 use topology::Allocation;
-use truths::{Irregularity, Truth};
+use truths::{Irregularity, Keyed, Truth};
 
 /// Number of candidates that are tried if the first choices may have no row.
 const KEEP_RESTRICTED: usize = 400;
 /// Candidates that probing may choose from.
 const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
+/// Default of [`Settings::probe_noise`], and the purpose of its random numbers.
+pub const PROBE_NOISE: f64 = 0.03;
+const OF_PROBES: u64 = 0x9b0b_e500;
 
 /// Treatment of requests with a candidate without a row in the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -62,6 +65,9 @@ pub struct Settings {
     /// Rule by which jobs share bandwidth, in the truth and in the models.
     pub contention: Contention,
     pub best: Best,
+    /// Relative noise of a probe, at least: the published tables have one number per allocation, and a probe that reads
+    /// the number by which its choice is judged would be no measurement.
+    pub probe_noise: f64,
 }
 
 impl Settings {
@@ -75,6 +81,9 @@ impl Settings {
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Run {
     pub name: String,
+    /// Number of the request.
+    #[serde(default)]
+    pub request: Vec<usize>,
     /// GPUs of the request.
     pub k: Vec<usize>,
     /// GBE, percent.
@@ -170,6 +179,14 @@ fn ours(search: &str) -> bool {
     matches!(search, "exact" | "threshold" | "auto")
 }
 
+/// The reading of a probe, with noise of the truth or of [`Settings::probe_noise`], whichever is larger.
+fn probe(posed: &Posed, a: &Allocation, seed: u64) -> Option<f64> {
+    let own = posed.truth.noise(a.host_count());
+    let added = (posed.settings.probe_noise.powi(2) - own * own).max(0.0).sqrt();
+    let noise = added * Keyed::new(seed, OF_PROBES).parts(a.parts()).normal();
+    Some(posed.truth.measured(a, seed)? * noise.exp())
+}
+
 /// Chooses by a method. `serving`: the searches of one seed that learn from request to request.
 fn choose(
     m: &MethodSpec,
@@ -212,7 +229,7 @@ fn choose(
         let mut readings: Vec<ProbeReading> = Vec::new();
         for _ in 0..m.probes {
             let next = worth_measuring(&found.best, &readings, 1, guide.repeat_noise());
-            let read = |i: &usize| posed.truth.measured(&found.best[*i].allocation, seed ^ 0x9e37);
+            let read = |i: &usize| probe(posed, &found.best[*i].allocation, seed ^ 0x9e37);
             let Some((candidate, busbw_gb_per_s)) = next.first().and_then(|i| Some((*i, read(i)?))) else { break };
             readings.push(ProbeReading { candidate, busbw_gb_per_s });
         }
@@ -266,6 +283,7 @@ pub fn run_seed(
                 run.unanswered += 1;
                 continue;
             };
+            run.request.push(i);
             run.k.push(k);
             run.gbe_pct.push(100.0 * v / best);
             run.loss_gb_per_s.push(best - v);
@@ -285,7 +303,15 @@ mod tests {
     use topology::{GpuId, catalog};
 
     fn settings(load: Load, contention: Contention) -> Settings {
-        Settings { per_k: 2, missing: Missing::LeaveOut, shipped: false, load, contention, best: Best::Realised }
+        Settings {
+            per_k: 2,
+            missing: Missing::LeaveOut,
+            shipped: false,
+            load,
+            contention,
+            best: Best::Realised,
+            probe_noise: 0.0,
+        }
     }
 
     fn rule_r(cluster: &str) -> Box<dyn Truth> {
@@ -306,6 +332,22 @@ mod tests {
                 assert!(run.loss_gb_per_s.iter().all(|l| *l >= 0.0), "{} loses less than nothing", run.name);
             }
         }
+    }
+
+    #[test]
+    fn a_probe_does_not_read_the_number_by_which_its_choice_is_judged() {
+        let truth = rule_r("h100");
+        let names = ["gp", "gp+3"];
+        let methods: Vec<MethodSpec> =
+            names.iter().map(|n| methods::parse(n, (60, DesignKind::Stratified)).unwrap()).collect();
+        let of = |probe_noise: f64| {
+            let settings = Settings { probe_noise, per_k: 4, ..settings(Load::None, Contention::Merge) };
+            let result = run_seed(&*truth, &methods, &settings, 1, &|| ()).unwrap();
+            result.runs.iter().map(|r| stats::mean(&r.gbe_pct)).collect::<Vec<f64>>()
+        };
+        let (without, with) = (of(0.0), of(0.2));
+        assert_eq!(without[0], with[0], "a method without probes");
+        assert!(with[1] < without[1], "three probes of 20 % noise: {} %, of the truth's: {} %", with[1], without[1]);
     }
 
     #[test]

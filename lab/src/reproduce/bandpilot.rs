@@ -90,6 +90,7 @@ fn settings(effort: &Effort) -> Settings {
         load: Load::None,
         contention: Contention::Merge,
         best: Best::Realised,
+        probe_noise: crate::evaluation::PROBE_NOISE,
     }
 }
 

@@ -7,11 +7,14 @@ use console::Failure;
 use console::Format;
 use lab_kit::output::table;
 use serde_json::{Value, json};
+use std::collections::HashSet;
 
 /// One method over all seeds of one truth.
 pub struct MethodLine {
     pub name: String,
     pub gbe: Summary,
+    /// The same on the requests that every method answers, where some method has no answer to some request.
+    pub common: Option<Summary>,
     /// Mean of optimum minus choice, GB/s.
     pub loss_gb_per_s: f64,
     /// (k, mean GBE, mean loss GB/s).
@@ -40,6 +43,16 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 /// Every method on one truth.
 pub fn lines(result: &TruthResult) -> Vec<MethodLine> {
     let Some(first) = result.results.first() else { return Vec::new() };
+    // By seed: the requests that every method answers.
+    let common: Vec<HashSet<usize>> = result
+        .results
+        .iter()
+        .map(|r| {
+            let of = |r: &Run| r.request.iter().copied().collect::<HashSet<usize>>();
+            r.runs.iter().map(of).reduce(|a, b| &a & &b).unwrap_or_default()
+        })
+        .collect();
+    let some_unanswered = result.results.iter().flat_map(|r| &r.runs).any(|r| r.unanswered > 0);
     let mut out: Vec<MethodLine> = (0..first.runs.len())
         .filter_map(|i| {
             let runs: Vec<&Run> = result.results.iter().map(|r| &r.runs[i]).collect();
@@ -56,6 +69,7 @@ pub fn lines(result: &TruthResult) -> Vec<MethodLine> {
             Some(MethodLine {
                 name: first.runs[i].name.clone(),
                 gbe: summary(gbe.iter().map(|g| g.1))?,
+                common: some_unanswered.then(|| summary(in_common(&runs, &common))).flatten(),
                 loss_gb_per_s: mean(loss.iter().map(|l| l.1)),
                 by_k: by_k(&gbe, &loss),
                 decide_us: Some((
@@ -76,6 +90,7 @@ pub fn lines(result: &TruthResult) -> Vec<MethodLine> {
         out.push(MethodLine {
             name: "gp, row itself unseen".into(),
             gbe,
+            common: None,
             loss_gb_per_s: f64::NAN,
             by_k: by_k(c, &[]),
             decide_us: None,
@@ -86,6 +101,13 @@ pub fn lines(result: &TruthResult) -> Vec<MethodLine> {
         });
     }
     out
+}
+
+/// GBE of one method on the requests that every method answers, by seed.
+fn in_common<'r>(runs: &'r [&'r Run], common: &'r [HashSet<usize>]) -> impl Iterator<Item = f64> + 'r {
+    runs.iter().zip(common).flat_map(|(r, common)| {
+        r.request.iter().zip(&r.gbe_pct).filter(|(i, _)| common.contains(i)).map(|(_, gbe)| *gbe)
+    })
 }
 
 fn by_k(gbe: &[(usize, f64)], loss: &[(usize, f64)]) -> Vec<(usize, f64, f64)> {
@@ -116,7 +138,7 @@ pub fn protocol(p: &Protocol, result: &TruthResult) -> String {
     format!(
         "Protocol: cluster {}, k = 2 to {} (a single GPU has no collective traffic), {} random availabilities per k (free GPUs even between k \
          and all), seeds {} to {};\nthe papers' networks learn from 250 random multi-host samples, linkwise's models from {} ({}), all \
-         from the hosts' intra tables;\n{oracle}; {load}; {missing}.\nGBE = bandwidth of the choice over the optimum, percent.\n\
+         from the hosts' intra tables;\n{oracle}; {load}; {missing}; a probe's reading has at least {:.0} % of noise.\nGBE = bandwidth of the choice over the optimum, percent.\n\
          Truth: {simulated}{} ({})",
         p.cluster,
         p.gpus,
@@ -125,6 +147,7 @@ pub fn protocol(p: &Protocol, result: &TruthResult) -> String {
         p.seeds.last().unwrap_or(&0),
         p.ours.0,
         p.ours.1.name(),
+        100.0 * p.settings.probe_noise,
         result.name,
         result.description,
     )
@@ -152,7 +175,7 @@ fn as_json(p: &Protocol, g: &TruthResult) -> Value {
         .map(|l| {
             json!({
                 "method": l.name, "mean_pct": l.gbe.mean, "p5_pct": l.gbe.p5, "worst_pct": l.gbe.worst,
-                "requests": l.gbe.requests, "unanswered": l.unanswered, "samples": l.samples, "fit_s": l.fit_s,
+                "requests": l.gbe.requests, "unanswered": l.unanswered, "on_requests_that_all_answer": l.common, "samples": l.samples, "fit_s": l.fit_s,
                 "mean_loss_gb_per_s": finite(l.loss_gb_per_s), "evaluations_mean": l.evaluations,
                 "decide_us_median": l.decide_us.map(|d| d.0), "decide_us_p99": l.decide_us.map(|d| d.1),
                 "predict_us_median": l.decide_us.map(|d| d.2),
@@ -201,7 +224,16 @@ fn print(g: &TruthResult, every_k: bool) {
         ]
     };
     print!("{}", table(&head, 1, lines.iter().map(row)));
-    println!("{} requests each; (-n): n requests without an answer", lines[0].gbe.requests);
+    let most = lines.iter().map(|l| l.gbe.requests + l.unanswered).max().unwrap_or(0);
+    println!("{most} requests; (-n): without an answer to n of them");
+    if let Some(all) = lines.iter().find_map(|l| l.common) {
+        let row = |l: &MethodLine| {
+            let c = l.common?;
+            Some(vec![l.name.clone(), format!("{:.2}", c.mean), format!("{:.1}", c.p5), format!("{:.1}", c.worst)])
+        };
+        println!("\nOn the {} requests that every method answers:", all.requests);
+        print!("{}", table(&["method", "mean", "5th", "worst"], 1, lines.iter().filter_map(row)));
+    }
     let max = lines.iter().flat_map(|l| l.by_k.iter().map(|b| b.0)).max().unwrap_or(0);
     let bands: Vec<(usize, usize)> = if every_k {
         (2..=max).map(|k| (k, k)).collect()
@@ -229,4 +261,40 @@ fn print(g: &TruthResult, every_k: bool) {
 fn band(l: &MethodLine, from: usize, to: usize) -> String {
     let inside: Vec<f64> = l.by_k.iter().filter(|b| (from..=to).contains(&b.0)).map(|b| b.1).collect();
     if inside.is_empty() { String::new() } else { format!("{:.1}", mean(inside.into_iter())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluation::replay::SeedResult;
+
+    #[test]
+    fn where_a_method_has_no_answer_all_methods_are_compared_on_the_requests_that_all_answer() {
+        let run = |name: &str, request: Vec<usize>, gbe_pct: Vec<f64>, unanswered| Run {
+            name: name.into(),
+            k: vec![4; request.len()],
+            loss_gb_per_s: vec![0.0; request.len()],
+            decide_us: vec![1.0; request.len()],
+            predict_us: vec![1.0; request.len()],
+            evaluations: vec![1; request.len()],
+            request,
+            gbe_pct,
+            unanswered,
+            ..Run::default()
+        };
+        let all = run("all", vec![0, 1, 2], vec![100.0, 40.0, 100.0], 0);
+        let some = run("some", vec![0, 2], vec![90.0, 90.0], 1);
+        let seed = SeedResult { runs: vec![all, some], ..SeedResult::default() };
+        let (name, description) = (String::new(), String::new());
+        let result = TruthResult {
+            name,
+            description,
+            simulated: true,
+            size: topology::Bytes(1),
+            results: vec![seed],
+            ceiling: None,
+        };
+        let means: Vec<(f64, f64)> = lines(&result).iter().map(|l| (l.gbe.mean, l.common.unwrap().mean)).collect();
+        assert_eq!(means, [(80.0, 100.0), (90.0, 90.0)]);
+    }
 }
