@@ -34,6 +34,13 @@ static void option(const char *list, const char *name, char *value, size_t size)
 		snprintf(value, size, "%.*s", (int) strcspn(at + strlen(name), ","), at + strlen(name));
 }
 
+/* The length of the beginning of a text that is a word of a question. */
+static int plain(const char *text)
+{
+	size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789=%.-_");
+	return n < 40 ? (int) n : 40;
+}
+
 /* Listens there; only this user and root may connect. A file that is no socket stays. */
 static bool listen_at(const char *path)
 {

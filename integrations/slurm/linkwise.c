@@ -56,14 +56,16 @@ static uint64_t question(job_record_t *j, gres_job_state_t *g, bitstr_t *nodes, 
 {
 	job_details_t *d = j->details;
 	uint64_t count = 0;
-	char *comma = "", *policy = j->comment ? strstr(j->comment, "linkwise=") : NULL;
+	char *comma = "", *named = j->comment ? strstr(j->comment, "linkwise=") : NULL, *policy = named ? named + 9 : "";
+	char *qos = j->qos_ptr && j->qos_ptr->name ? j->qos_ptr->name : "";
 	put("ask %u %u ", j->job_id, seq);
 	size_t begin = out_b;
-	put("part=%s gpus=%llu job=%llu node=%llu task=%llu tasks=%u tasks_per_node=%u nodes=%u-%u switches=%u set=%d exclusive=%d type=%s policy=%.*s must=%s free=",
+	put("part=%s gpus=%llu job=%llu node=%llu task=%llu tasks=%u tasks_per_node=%u nodes=%u-%u switches=%u set=%d exclusive=%d type=%s qos=%.*s policy=%.*s must=%s free=",
 	    j->part_ptr->name, (unsigned long long) gpus_asked(j, g), (unsigned long long) g->gres_per_job, (unsigned long long) g->gres_per_node,
 	    (unsigned long long) g->gres_per_task, d->num_tasks == NO_VAL ? 0 : d->num_tasks, d->ntasks_per_node == NO_VAL16 ? 0 : d->ntasks_per_node,
 	    d->min_nodes, d->max_nodes, j->req_switch == NO_VAL ? 0 : j->req_switch, (j->bit_flags & JOB_NTASKS_SET) != 0, is_whole(j), g->type_name ? g->type_name : "",
-	    policy ? (int) MIN(40, strspn(policy + 9, "abcdefghijklmnopqrstuvwxyz0123456789=%.-")) : 0, policy ? policy + 9 : "", d->req_nodes ? d->req_nodes : "");
+	    plain(qos), qos, plain(policy), policy,
+	    d->req_nodes ? d->req_nodes : "");
 	for (int i = 0; i < node_record_count; i++) {
 		gres_node_state_t *ns = bit_test(nodes, i) && node_record_table_ptr[i] ? gpus_in(node_record_table_ptr[i]->gres_list) : NULL;
 		char sep = ':';

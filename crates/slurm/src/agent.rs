@@ -1,11 +1,11 @@
 //! One connection to the plugin.
 
 use crate::books;
-use crate::choose::{Known, Nodes, Verdict, choose};
+use crate::choose::{Known, Nodes, Verdict, choose, wait};
 use crate::decider::{Decider, Unable, status};
 use crate::message::{self, Ask, FromPlugin, LINE_BYTES_MAX, ToPlugin};
 use crate::mirror;
-use crate::policy::{Policies, Wish};
+use crate::policy::Policies;
 use engine::JobIn;
 use std::io::{BufRead, Read, Write};
 use std::time::{Duration, Instant};
@@ -16,53 +16,48 @@ use topology::{Allocation, Cluster};
 const JOBS_AGE_MAX: Duration = Duration::from_secs(1);
 const JOBS_PAUSE: u32 = 20;
 
-/// GPUs of an order are not given to another job for this time: questions of one moment offer the same free GPUs.
-const PROMISE: Duration = Duration::from_secs(1);
+/// The plugin answers every order. An order without an answer is forgotten after this time, so that a fault costs no GPUs for good.
+const ORDER_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// An order whose GPUs later questions may still offer.
-struct Promise {
+/// An order that the plugin has not answered yet.
+struct Order {
     at: Instant,
     job: u32,
     /// Nodes and indices.
     gpus: Vec<(String, Vec<u8>)>,
 }
 
-/// The orders of the last moment.
+/// The orders without an answer. Questions that the plugin wrote before it read an order still offer its GPUs; those behind its answer do not.
 #[derive(Default)]
-struct Promises(Vec<Promise>);
+struct Orders(Vec<Order>);
 
-impl Promises {
-    /// The question without promised GPUs; the question itself if too few are left. O(GPUs).
+impl Orders {
+    /// The question without the GPUs of these orders. O(GPUs).
     fn kept_out(&mut self, ask: &Ask) -> Ask {
-        self.0.retain(|p| p.at.elapsed() < PROMISE);
+        self.0.retain(|o| o.at.elapsed() < ORDER_AGE_MAX);
         let held: std::collections::HashSet<(&str, u8)> = self
             .0
             .iter()
-            .filter(|p| p.job != ask.job)
-            .flat_map(|p| &p.gpus)
+            .filter(|o| o.job != ask.job)
+            .flat_map(|o| &o.gpus)
             .flat_map(|(node, gpus)| gpus.iter().map(move |g| (node.as_str(), *g)))
             .collect();
         let rest = |(node, gpus): &(String, Vec<u8>)| {
             let rest: Vec<u8> = gpus.iter().copied().filter(|g| !held.contains(&(node.as_str(), *g))).collect();
             (!rest.is_empty()).then(|| (node.clone(), rest))
         };
-        let free: Vec<(String, Vec<u8>)> = ask.free.iter().filter_map(rest).collect();
-        let enough = free.iter().map(|n| n.1.len()).sum::<usize>() >= ask.gpus;
-        if enough { Ask { free, ..ask.clone() } } else { ask.clone() }
+        Ask { free: ask.free.iter().filter_map(rest).collect(), ..ask.clone() }
     }
 
     fn add(&mut self, job: u32, answer: &ToPlugin) {
         if let ToPlugin::Take(order) = answer {
-            self.0.push(Promise { at: Instant::now(), job, gpus: order.clone() });
+            self.0.push(Order { at: Instant::now(), job, gpus: order.clone() });
         }
     }
 
-    fn refused(&mut self, job: u32) {
-        self.0.retain(|p| p.job != job);
-    }
-
-    fn of(&self, job: u32) -> Option<&Promise> {
-        self.0.iter().rev().find(|p| p.job == job)
+    /// The plugin answered the job's order.
+    fn answered(&mut self, job: u32) -> Option<Order> {
+        self.0.iter().position(|o| o.job == job).map(|i| self.0.remove(i))
     }
 }
 
@@ -70,8 +65,6 @@ impl Promises {
 pub trait Controller {
     /// The text of `scontrol show job -d -o`.
     fn jobs(&mut self) -> Result<String, String>;
-    /// What the output of `squeue` with [`Wish::arguments`] says.
-    fn wish(&mut self, job: u32) -> Result<Wish, String>;
 }
 
 /// The reason why a connection ended.
@@ -99,14 +92,14 @@ pub struct Agent<'a> {
     jobs: Vec<JobIn>,
     /// When the jobs are read again; `None`: before the next answer.
     read_again: Option<Instant>,
-    promises: Promises,
+    orders: Orders,
 }
 
 impl<'a> Agent<'a> {
-    /// An agent that asks `decider` by the `policies`. A failure of the controller is told. It means that no running jobs are
-    /// known, or that the job names no policy; the free GPUs come with every question.
+    /// An agent that asks `decider` by the `policies`. A failure of the controller is told. It means that no running jobs are known; the free GPUs
+    /// come with every question.
     pub fn new(decider: &'a dyn Decider, controller: &'a mut dyn Controller, policies: &'a Policies) -> Agent<'a> {
-        Agent { decider, controller, policies, jobs: Vec::new(), read_again: None, promises: Promises::default() }
+        Agent { decider, controller, policies, jobs: Vec::new(), read_again: None, orders: Orders::default() }
     }
 
     /// Answers until the connection ends. `tell` gets a line for every event; `now_unix_s` is the clock of the engine's records.
@@ -118,6 +111,7 @@ impl<'a> Agent<'a> {
         tell: &mut dyn FnMut(&str),
     ) -> Ended {
         let mut input = std::io::BufReader::new(input);
+        self.orders = Orders::default();
         loop {
             let mut line = Vec::new();
             match (&mut input).take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line) {
@@ -130,9 +124,12 @@ impl<'a> Agent<'a> {
             let text = String::from_utf8_lossy(&line);
             match message::read(text.trim_end_matches('\n')) {
                 Ok(FromPlugin::Ask(ask)) => {
-                    let ask = self.promises.kept_out(&ask);
-                    let verdict = self.answer(&ask, now_unix_s(), tell);
-                    self.promises.add(ask.job, &verdict.answer);
+                    let rest = self.orders.kept_out(&ask);
+                    let given = ask.free_gpus() >= ask.gpus && rest.free_gpus() < ask.gpus;
+                    // Once the other jobs have started, the plugin asks again if enough GPUs are left.
+                    let verdict =
+                        if given { wait("other jobs get these GPUs") } else { self.answer(&rest, now_unix_s(), tell) };
+                    self.orders.add(ask.job, &verdict.answer);
                     let line = message::write(&ask, &verdict.answer, &verdict.note);
                     tell(&format!("job {}, {} GPUs: {}", ask.job, ask.gpus, line.trim_end()));
                     if let Err(e) = output.write_all(line.as_bytes()).and_then(|()| output.flush()) {
@@ -147,7 +144,7 @@ impl<'a> Agent<'a> {
                     tell(&format!("job {job} runs on these GPUs"));
                 }
                 Ok(FromPlugin::Refused { job, why }) => {
-                    self.promises.refused(job);
+                    self.orders.answered(job);
                     tell(&format!("job {job}: Slurm refused these GPUs: {why}"));
                 }
                 Err(e) => return Ended::Rubbish(e),
@@ -158,9 +155,9 @@ impl<'a> Agent<'a> {
     /// A job runs where it was told to.
     fn took(&mut self, job: u32) {
         let cluster = self.decider.cluster();
-        match self.promises.of(job) {
-            Some(p) => {
-                let new = neighbour(job, cluster.gpu_names(&Nodes::new(cluster).gpus(&p.gpus)));
+        match self.orders.answered(job) {
+            Some(o) => {
+                let new = neighbour(job, cluster.gpu_names(&Nodes::new(cluster).gpus(&o.gpus)));
                 self.jobs.retain(|j| j.id != new.id);
                 self.jobs.push(new);
             }
@@ -190,11 +187,7 @@ impl<'a> Agent<'a> {
             Allocation::default()
         });
         self.release_ended(&names, now_unix_s, tell);
-        let wish = self.controller.wish(ask.job).unwrap_or_else(|e| {
-            tell(&format!("job {}: its policy is not known: {e}", ask.job));
-            Wish::default()
-        });
-        let decided = self.policies.of(&wish);
+        let decided = self.policies.of(&ask.wish);
         if let Some(why) = &decided.ignored {
             tell(&format!("job {}: {why}", ask.job));
         }
@@ -254,14 +247,32 @@ mod tests {
     #[test]
     fn questions_of_one_moment_get_different_gpus() {
         let ask = |job, gpus| Ask { job, gpus, free: vec![("n1".into(), vec![0, 1, 2])], ..Ask::default() };
-        let mut p = Promises::default();
-        p.add(1, &ToPlugin::Take(vec![("n1".into(), vec![0, 1])]));
-        assert_eq!(p.kept_out(&ask(2, 1)).free, [("n1".to_owned(), vec![2])]);
-        // Too few would be left, or the promise is the job's own, or it is void: all are offered.
-        assert_eq!(p.kept_out(&ask(2, 2)).free, ask(2, 2).free);
-        assert_eq!(p.kept_out(&ask(1, 1)).free, ask(1, 1).free);
-        p.refused(1);
-        assert_eq!(p.kept_out(&ask(2, 1)).free, ask(2, 1).free);
+        let mut o = Orders::default();
+        o.add(1, &ToPlugin::Take(vec![("n1".into(), vec![0, 1])]));
+        assert_eq!(o.kept_out(&ask(2, 1)).free, [("n1".to_owned(), vec![2])]);
+        // The order is the job's own, or the plugin answered it: all are offered.
+        assert_eq!(o.kept_out(&ask(1, 1)).free, ask(1, 1).free);
+        assert_eq!(o.answered(1).map(|o| o.job), Some(1));
+        assert_eq!(o.kept_out(&ask(2, 1)).free, ask(2, 1).free);
+    }
+
+    #[test]
+    fn a_question_from_before_an_order_does_not_get_its_gpus_however_late_it_is_answered() {
+        let (engine, policies) = (crate::choose::tests::engine(), Policies::default());
+        let mut table = Table(0);
+        let mut agent = Agent::new(&engine, &mut table, &policies);
+        let free = "nodes=1-0 free=n0:0.1.2.3.4.5.6.7";
+        // Two questions before the answer to the first order, one behind it.
+        let lines = format!(
+            "ask 1 1 gpus=6 {free}\nask 2 2 gpus=2 {free}\nask 3 3 gpus=4 {free}\ntook 1\ntook 2\nask 4 4 gpus=8 {free}\n"
+        );
+        let mut said = Vec::new();
+        agent.serve(lines.as_bytes(), &mut said, &|| 0.0, &mut |_| ());
+        let said = String::from_utf8(said).unwrap();
+        let words: Vec<Vec<&str>> = said.lines().map(|l| l.split(' ').collect()).collect();
+        assert_eq!(words.iter().map(|w| w[0]).collect::<Vec<_>>(), ["take", "take", "wait", "take"], "{said}");
+        let gpus = |w: &[&str]| w[3].split_once(':').unwrap().1.split('.').map(str::to_owned).collect::<Vec<_>>();
+        assert!(gpus(&words[0]).iter().all(|g| !gpus(&words[1]).contains(g)), "{said}");
     }
 
     struct Table(usize);
@@ -272,9 +283,6 @@ mod tests {
             // 20 times as long, no reading is due.
             std::thread::sleep(Duration::from_millis(60));
             Ok(String::new())
-        }
-        fn wish(&mut self, _: u32) -> Result<Wish, String> {
-            Ok(Wish::default())
         }
     }
 

@@ -1,5 +1,6 @@
 //! The plugin's lines and the agent's answers. `integrations/slurm/message.h` reads the answers.
 
+use crate::policy::Wish;
 use topology::GPUS_PER_HOST_MAX;
 
 /// Maximum length of a line of the plugin, bytes: 10,000 nodes of 16 GPUs each are about 600 kB.
@@ -68,8 +69,17 @@ pub struct Ask {
     pub nodes_max: usize,
     /// Nodes that the job must have, in Slurm's notation; empty: any.
     pub must: String,
+    /// Its QOS, and the policy that its comment names.
+    pub wish: Wish,
     /// Free GPUs: node and indices.
     pub free: Vec<(String, Vec<u8>)>,
+}
+
+impl Ask {
+    /// Number of free GPUs.
+    pub fn free_gpus(&self) -> usize {
+        self.free.iter().map(|n| n.1.len()).sum()
+    }
 }
 
 /// An answer to the plugin.
@@ -137,6 +147,8 @@ fn field(ask: &mut Ask, word: &str) -> Result<(), &'static str> {
         "set" => ask.tasks_set = value == "1",
         "exclusive" => ask.exclusive = value == "1",
         "must" => ask.must = value.to_owned(),
+        "qos" => ask.wish.qos = value.to_owned(),
+        "policy" => ask.wish.policy = Some(value.to_owned()).filter(|p| !p.is_empty()),
         "nodes" => {
             let (min, max) = value.split_once('-').ok_or("no range of nodes")?;
             let count = |s: &str| s.parse::<u32>().map(|n| n as usize).map_err(|_| "no range of nodes");

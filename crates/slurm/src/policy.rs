@@ -68,34 +68,13 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What a job says about itself: `squeue -h -j ID -o '%q|%k'`.
+/// What a job says about itself, as the plugin's question has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// Its QOS; empty: none.
     pub qos: String,
-    /// Its comment. Text of a user.
-    pub comment: String,
-}
-
-impl Wish {
-    /// Arguments of `squeue` that print the wish of a job.
-    pub fn arguments(job: u32) -> [String; 5] {
-        ["-h".into(), "-j".into(), job.to_string(), "-o".into(), "%q|%k".into()]
-    }
-
-    /// Reads the first line of the output. The comment is the last field, so that no comment can name a QOS.
-    pub fn read(text: &str) -> Wish {
-        let line = text.lines().next().unwrap_or_default();
-        let (qos, comment) = line.split_once('|').unwrap_or((line, ""));
-        let known = |s: &str| if ["(null)", "N/A"].contains(&s.trim()) { String::new() } else { s.trim().to_owned() };
-        Wish { qos: known(qos), comment: known(comment) }
-    }
-
-    /// The policy in the comment: the value of the first word `linkwise=...`.
-    fn named(&self) -> Option<&str> {
-        let words = self.comment.split([' ', '\t', ',', ';']);
-        words.into_iter().find_map(|w| w.strip_prefix("linkwise="))
-    }
+    /// The text behind the first `linkwise=` of its comment. Text of a user.
+    pub policy: Option<String>,
 }
 
 /// The site's policies.
@@ -125,7 +104,7 @@ impl Policies {
             Some(p) => Decided { policy: p.clone(), from: "qos", ignored },
             None => Decided { policy: self.site.clone(), from: "site", ignored },
         };
-        match wish.named().map(Policy::read) {
+        match wish.policy.as_deref().map(Policy::read) {
             None => rest(None),
             Some(Ok(policy)) => Decided { policy, from: "comment", ignored: None },
             Some(Err(e)) => rest(Some(e)),
@@ -155,19 +134,23 @@ mod tests {
         p
     }
 
+    fn wish(qos: &str, policy: &str) -> Wish {
+        Wish { qos: qos.into(), policy: Some(policy.to_owned()).filter(|p| !p.is_empty()) }
+    }
+
     #[test]
     fn the_comment_decides_then_the_qos_then_the_site() {
-        let of = |line: &str| policies().of(&Wish::read(line));
-        assert_eq!((of("urgent|run 7, linkwise=pack").policy, of("urgent|x").policy), (Policy::Pack, Policy::Best));
-        assert_eq!((of("cheap|").policy, of("(null)|(null)").policy), (Policy::Slack("5%".into()), Policy::Balance));
-        assert_eq!((of("urgent|linkwise=off").from, of("urgent|").from, of("|").from), ("comment", "qos", "site"));
-        assert_eq!(of("a|linkwise=slack=2sd").policy.slack().as_deref(), Some("2sd"));
+        let of = |qos: &str, policy: &str| policies().of(&wish(qos, policy));
+        assert_eq!((of("urgent", "pack").policy, of("urgent", "").policy), (Policy::Pack, Policy::Best));
+        assert_eq!((of("cheap", "").policy, of("", "").policy), (Policy::Slack("5%".into()), Policy::Balance));
+        assert_eq!((of("urgent", "off").from, of("urgent", "").from, of("", "").from), ("comment", "qos", "site"));
+        assert_eq!(of("a", "slack=2sd").policy.slack().as_deref(), Some("2sd"));
     }
 
     #[test]
     fn a_wrong_policy_is_named_and_the_next_rule_holds() {
-        for wrong in ["fast", "", "slack=", "slack=%", "slack=-1%", "slack=1e1%", "slack=101%", "slack=nan%", "BEST"] {
-            let d = policies().of(&Wish::read(&format!("urgent|linkwise={wrong}")));
+        for wrong in ["fast", "slack=", "slack=%", "slack=-1%", "slack=1e1%", "slack=101%", "slack=nan%", "BEST"] {
+            let d = policies().of(&wish("urgent", wrong));
             assert_eq!((d.policy, d.from), (Policy::Best, "qos"), "{wrong}");
             assert!(d.ignored.unwrap().contains("is no policy (pack,"), "{wrong}");
         }
@@ -176,8 +159,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_comment_gives_a_policy(text in "([a-z]{0,5}\\|)?(linkwise=)?[ -~\n]{0,80}") {
-            let d = policies().of(&Wish::read(&text));
+        fn any_text_gives_a_policy(text in "[ -~\n]{0,80}") {
+            let d = policies().of(&wish("urgent", &text));
             // The message goes into a JSON text of one line.
             prop_assert!(d.ignored.is_none_or(|i| i.len() < 120 && !i.contains(['"', '\\', '\n'])));
         }

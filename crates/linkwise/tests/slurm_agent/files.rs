@@ -145,3 +145,15 @@ fn the_task_prolog_sets_the_order_of_ranks_and_the_plugin_and_never_the_users_ow
         assert_eq!(run(&[]), "", "{off}");
     }
 }
+
+/// The plugin runs inside of the controller: it stays small. Lines of code, without those that hold a comment or nothing.
+#[test]
+fn the_plugin_has_at_most_300_lines() {
+    let text = include_str!("../../../../integrations/slurm/linkwise.c");
+    let mut code = String::new();
+    for (i, part) in text.split("/*").enumerate() {
+        code += if i == 0 { part } else { part.split_once("*/").unwrap().1 };
+    }
+    let lines = code.lines().filter(|l| !l.trim().is_empty()).count();
+    assert!((200..=300).contains(&lines), "{lines} lines");
+}

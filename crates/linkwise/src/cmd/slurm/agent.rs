@@ -5,7 +5,7 @@ use crate::slurm_programs;
 use crate::slurm_server::Server;
 use console::{Failure, load_cluster, now_unix_s};
 use engine::{Answer, ErrorKind, Request, StatusRequest};
-use slurm::policy::{Policies, Policy, Wish};
+use slurm::policy::{Policies, Policy};
 use slurm::reason::Comments;
 use slurm::{Agent, Controller, Decider, books, mirror};
 use std::os::unix::net::UnixStream;
@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 
 /// Time for the running jobs while a job waits for its answer.
 const BOOKS_TIME_MAX: Duration = Duration::from_secs(2);
-/// Time for the policy of a job while it waits for its answer.
-const WISH_TIME_MAX: Duration = Duration::from_secs(1);
 /// Pause before the next attempt to connect.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Interval between two rounds of the second thread.
@@ -72,12 +70,6 @@ struct Programs;
 impl Controller for Programs {
     fn jobs(&mut self) -> Result<String, String> {
         slurm_programs::jobs(BOOKS_TIME_MAX)
-    }
-
-    fn wish(&mut self, job: u32) -> Result<Wish, String> {
-        let arguments = Wish::arguments(job);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        Ok(Wish::read(&slurm_programs::output("squeue", &arguments, WISH_TIME_MAX)?))
     }
 }
 
