@@ -87,12 +87,12 @@ build() { cargo build --locked --workspace --lib --bins --examples --tests && ca
 alone='^(bench|pace|pytorch|ratios|real_nccl_bytes|shares)$'
 
 # one_program NUMBER FOLDER LIBRARIES PROGRAM: one test program, in its package's folder; its output is $each/NUMBER.log. Where the shell runs in the
-# background, SIGINT is ignored: tests send it.
+# background, SIGINT is ignored, and under nohup SIGHUP: tests send it.
 one_program() {
   local name=${4##*/} begin=$SECONDS out=$each/$1.log rc
   name=${name%-*}
   printf '     Running %s (%s)\n' "$name" "$4" >"$out"
-  (cd "$2" && LD_LIBRARY_PATH=$3 CARGO_MANIFEST_DIR=$2 exec env --default-signal=INT,QUIT "$4" --show-output) >>"$out" 2>&1 </dev/null
+  (cd "$2" && LD_LIBRARY_PATH=$3 CARGO_MANIFEST_DIR=$2 exec env --default-signal=HUP,INT,QUIT "$4" --show-output) >>"$out" 2>&1 </dev/null
   rc=$?
   # A program that was killed leaves no result line.
   if [ $rc != 0 ] && ! grep -q '^test result: FAILED' "$out"; then
