@@ -262,7 +262,7 @@ static bool obey(char *line)
 		else
 			comment(j, m.note);
 		FREE_NULL_BITMAP(a->allowed);
-		a->state = why ? ANSWERED : EMPTY;
+		a->state = why && m.verb != SOON ? ANSWERED : EMPTY;
 		snprintf(a->why, sizeof(a->why), "%s", why ? why : "");
 	}
 	if (m.verb == TAKE)

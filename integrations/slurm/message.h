@@ -4,6 +4,7 @@
  *   take JOB SEQ NODE:I.I.I,NODE:I NOTE     these GPUs; NOTE goes into the job's AdminComment
  *   wait JOB SEQ NOTE                       no set of free GPUs fits: Slurm may try by itself
  *   pass JOB SEQ NOTE                       not a job for linkwise: Slurm places it
+ *   soon JOB SEQ NOTE                       orders before this answer get these GPUs: ask again with what is left
  *   beat                                    the agent lives
  */
 #ifndef LINKWISE_MESSAGE_H
@@ -14,7 +15,7 @@
 #include <string.h>
 
 enum { LINE_MAX_B = 65536, NOTE_MAX_B = 512, NODES_MAX = 1024, NODE_NAME_MAX_B = 128, GPUS_PER_NODE_MAX = 1024 };
-enum verb { TAKE, WAIT, PASS, BEAT, RUBBISH };
+enum verb { TAKE, WAIT, PASS, SOON, BEAT, RUBBISH };
 struct message { enum verb verb; uint32_t job, seq; char *picks, *note; };
 
 /* A decimal number without sign or leading blank, up to max; moves *p behind it. Returns -1 if there is none. */
@@ -32,7 +33,7 @@ static int64_t number_at(char **p, int64_t max)
 /* Reads one line without its newline. Cuts it into strings: `picks` and `note` point into it. */
 static struct message message_of(char *line)
 {
-	static const char *words[] = { "take ", "wait ", "pass " };
+	static const char *words[] = { "take ", "wait ", "pass ", "soon " };
 	struct message m = { .verb = RUBBISH }, bad = m;
 	int64_t job, seq;
 	if (!strcmp(line, "beat"))
@@ -40,7 +41,7 @@ static struct message message_of(char *line)
 	for (char *p = line; *p; p++)
 		if (*p < ' ' || *p > '~')
 			return bad;
-	for (int v = 0; v < 3; v++)
+	for (int v = 0; v < 4; v++)
 		if (!strncmp(line, words[v], 5))
 			m.verb = (enum verb) v;
 	if (m.verb == RUBBISH)

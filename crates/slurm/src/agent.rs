@@ -1,7 +1,7 @@
 //! One connection to the plugin.
 
 use crate::books;
-use crate::choose::{Known, Nodes, Verdict, choose, wait};
+use crate::choose::{Known, Nodes, Verdict, choose};
 use crate::decider::{Decider, Unable, status};
 use crate::message::{self, Ask, FromPlugin, LINE_BYTES_MAX, ToPlugin};
 use crate::mirror;
@@ -59,6 +59,11 @@ impl Orders {
     fn answered(&mut self, job: u32) -> Option<Order> {
         self.0.iter().position(|o| o.job == job).map(|i| self.0.remove(i))
     }
+}
+
+/// The answer while orders without an answer have GPUs that the job could use.
+fn soon() -> Verdict {
+    Verdict { answer: ToPlugin::Soon, note: "other jobs get these GPUs".into() }
 }
 
 /// What the agent asks the controller.
@@ -125,10 +130,15 @@ impl<'a> Agent<'a> {
             match message::read(text.trim_end_matches('\n')) {
                 Ok(FromPlugin::Ask(ask)) => {
                     let rest = self.orders.kept_out(&ask);
-                    let given = ask.free_gpus() >= ask.gpus && rest.free_gpus() < ask.gpus;
-                    // Once the other jobs have started, the plugin asks again if enough GPUs are left.
-                    let verdict =
-                        if given { wait("other jobs get these GPUs") } else { self.answer(&rest, now_unix_s(), tell) };
+                    let less = rest.free_gpus() < ask.free_gpus();
+                    let mut verdict = if less && rest.free_gpus() < ask.gpus {
+                        soon()
+                    } else {
+                        self.answer(&rest, now_unix_s(), tell)
+                    };
+                    if less && verdict.answer == ToPlugin::Wait {
+                        verdict = soon();
+                    }
                     self.orders.add(ask.job, &verdict.answer);
                     let line = message::write(&ask, &verdict.answer, &verdict.note);
                     tell(&format!("job {}, {} GPUs: {}", ask.job, ask.gpus, line.trim_end()));
@@ -270,7 +280,7 @@ mod tests {
         agent.serve(lines.as_bytes(), &mut said, &|| 0.0, &mut |_| ());
         let said = String::from_utf8(said).unwrap();
         let words: Vec<Vec<&str>> = said.lines().map(|l| l.split(' ').collect()).collect();
-        assert_eq!(words.iter().map(|w| w[0]).collect::<Vec<_>>(), ["take", "take", "wait", "take"], "{said}");
+        assert_eq!(words.iter().map(|w| w[0]).collect::<Vec<_>>(), ["take", "take", "soon", "take"], "{said}");
         let gpus = |w: &[&str]| w[3].split_once(':').unwrap().1.split('.').map(str::to_owned).collect::<Vec<_>>();
         assert!(gpus(&words[0]).iter().all(|g| !gpus(&words[1]).contains(g)), "{said}");
     }

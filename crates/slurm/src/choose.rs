@@ -131,12 +131,7 @@ pub fn choose(decider: &dyn Decider, ask: &Ask, known: &Known<'_>, now_unix_s: f
             Err(e) => return pass(&e.to_string()),
         }
     }
-    wait(&why)
-}
-
-/// No set of free GPUs fits.
-pub(crate) fn wait(why: &str) -> Verdict {
-    Verdict { answer: ToPlugin::Wait, note: short(why) }
+    Verdict { answer: ToPlugin::Wait, note: short(&why) }
 }
 
 fn without(a: &Allocation, b: &Allocation) -> Allocation {

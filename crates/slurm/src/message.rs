@@ -89,6 +89,8 @@ pub enum ToPlugin {
     Take(Vec<(String, Vec<u8>)>),
     /// No set of free GPUs fits.
     Wait,
+    /// Orders before this answer get these GPUs: the plugin asks again with what is left.
+    Soon,
     /// Slurm places the job itself.
     Pass,
 }
@@ -189,6 +191,7 @@ pub fn write(ask: &Ask, answer: &ToPlugin, note: &str) -> String {
         }
         ToPlugin::Wait => format!("wait {job} {seq} {note}\n"),
         ToPlugin::Pass => format!("pass {job} {seq} {note}\n"),
+        ToPlugin::Soon => format!("soon {job} {seq} {note}\n"),
     }
 }
 

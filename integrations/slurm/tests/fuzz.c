@@ -20,6 +20,7 @@ static bool one_line(char *text)
 	char name[NODE_NAME_MAX_B], *line = strdup(text);
 	struct message m = message_of(line);
 	lines++, known += m.verb != RUBBISH;
+	must(plain(text) >= 0 && plain(text) <= 40 && (size_t) plain(text) <= strlen(text));
 	if (m.verb == TAKE) {
 		char *p = m.picks;
 		int found, nodes = 0;
@@ -31,7 +32,7 @@ static bool one_line(char *text)
 		}
 		orders += found == 0;
 	}
-	if (m.verb == TAKE || m.verb == WAIT || m.verb == PASS) {
+	if (m.verb == TAKE || m.verb == WAIT || m.verb == PASS || m.verb == SOON) {
 		must(m.job > 0 && m.note && strlen(m.note) < NOTE_MAX_B);
 		must(m.verb == TAKE || !strpbrk(m.note, "\"\\"));
 		put("took %u %u\n", m.job, m.seq);
@@ -99,7 +100,7 @@ static void sockets(const char *folder)
 
 int main(int argc, char **argv)
 {
-	static const char *valid[] = { "take 7 3 n1:0.1.2,n3:7 {\"linkwise\":\"took\"}\n", "wait 4294967294 0 x\n", "pass 1 2\n", "beat\n", "take 1 1 a:0\n" };
+	static const char *valid[] = { "take 7 3 n1:0.1.2,n3:7 {\"linkwise\":\"took\"}\n", "wait 4294967294 0 x\n", "pass 1 2\n", "soon 3 4 y\n", "beat\n", "take 1 1 a:0\n" };
 	long count = argc > 1 ? atol(argv[1]) : 1000;
 	state = argc > 2 ? strtoull(argv[2], NULL, 10) | 1 : 1;
 	if (argc > 3)
@@ -108,7 +109,7 @@ int main(int argc, char **argv)
 		char from[1024] = "";
 		size_t n = 0;
 		for (uint32_t k = 1 + next(6); k > 0; k--)
-			n = (size_t) (stpcpy(from + n, valid[next(5)]) - from);
+			n = (size_t) (stpcpy(from + n, valid[next(6)]) - from);
 		if (next(2))
 			for (uint32_t k = next(4); k > 0; k--)
 				from[next((uint32_t) n)] = "take wait pass0123456789:.,n{}\"-\t\xff\n"[next(35)];
