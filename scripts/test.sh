@@ -84,7 +84,7 @@ skip() {
 build() { cargo build --locked --workspace --lib --bins --examples --tests && cargo test --locked --workspace --no-run; }
 
 # Programs whose tests compare times: they run alone, after all others.
-alone='^(bench|pace|pytorch|ratios|real_nccl_bytes|shares)$'
+alone='^(bench|pace|program|pytorch|ratios|real_nccl_bytes|shares)$'
 
 # one_program NUMBER FOLDER LIBRARIES PROGRAM: one test program, in its package's folder; its output is $each/NUMBER.log. Where the shell runs in the
 # background, SIGINT is ignored, and under nohup SIGHUP: tests send it.
