@@ -303,7 +303,7 @@ mod tests {
         let mut agent = Agent::new(&engine, &mut table, &policies);
         let free = "free=n0:0.1.2.3.4.5.6.7,n1:0.1.2.3.4.5.6.7";
         let lines = format!(
-            "ask 1 1 gpus=4 nodes=1-0 {free}\ntook 1\nask 2 2 gpus=4 nodes=1-0 {free}\ntook 2\ntook 2\nask 3 3 gpus=4 nodes=1-0 {free}\n"
+            "ask 1 1 gpus=4 nodes=1-0 {free}\nask 2 2 gpus=4 nodes=1-0 {free}\ntook 1\ntook 2\nask 3 3 gpus=4 nodes=1-0 {free}\n"
         );
         agent.serve(lines.as_bytes(), std::io::sink(), &|| 0.0, &mut |_| ());
         let held: Vec<usize> = agent.jobs.iter().map(|j| j.gpus.len()).collect();
