@@ -12,11 +12,11 @@ fuzz_target!(|text: &str| {
     }
     if let Ok(FromPlugin::Ask(ask)) = read(line) {
         assert!(ask.gpus > 0 && ask.nodes_min > 0);
-        for answer in [ToPlugin::Take(ask.free.clone()), ToPlugin::Wait, ToPlugin::Pass] {
+        for answer in [ToPlugin::Take(ask.free.clone()), ToPlugin::Wait, ToPlugin::Soon, ToPlugin::Pass] {
             let line = write(&ask, &answer, comment);
             assert!(line.len() <= ANSWER_BYTES_MAX + 1 && line.ends_with('\n') && line.matches('\n').count() == 1);
         }
     }
-    let decided = Policies::default().of(&Wish::read(comment));
+    let decided = Policies::default().of(&Wish { qos: String::new(), policy: Some(comment.to_owned()) });
     assert!(decided.ignored.is_none_or(|i| i.len() < 160 && !i.contains(['"', '\\', '\n'])));
 });
