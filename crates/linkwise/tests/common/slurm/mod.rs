@@ -380,9 +380,14 @@ impl Drop for Lab {
     }
 }
 
-/// Ports that are free now.
+/// Ports that are free now. None of those that Linux gives to outgoing connections (from 32768 on): one of them could be taken before the daemon has it.
 pub fn free_ports(n: usize) -> Vec<u16> {
-    let bound: Vec<TcpListener> = (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let mut state = now ^ (u64::from(std::process::id()) << 40);
+    let mut bound: Vec<TcpListener> = Vec::new();
+    while bound.len() < n {
+        bound.extend(TcpListener::bind(("0.0.0.0", 10_000 + draw(&mut state, 22_000) as u16)));
+    }
     bound.iter().map(|l| l.local_addr().unwrap().port()).collect()
 }
 
