@@ -2,23 +2,16 @@
 
 mod common;
 
-use common::{Process, buffer, heard, hex, own_test, say, unhex, wait};
-use net::{Endpoint, Progress, Rail, Settings};
+use common::{Process, RAILS, ROLE, buffer, heard, hex, own_test, say, settings_of_host, unhex, wait};
+use net::{Endpoint, Progress};
 use netns::NetBox;
 use std::time::Instant;
-
-const ROLE: &str = "LINKWISE_TEST_NET_ROLE";
-const RAILS: &str = "LINKWISE_TEST_NET_RAILS";
 
 /// Not a test of its own: a process on one host. It sends or receives until a request fails, and says after how many milliseconds that was.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let rails = std::env::var(RAILS).unwrap();
-    let rail = |ip: &str| Rail { name: ip.into(), ip: ip.parse().unwrap(), prefix: 24, rate: 0 };
-    let mut settings = Settings::new(rails.split(',').map(rail).collect());
-    settings.token = b"t".to_vec();
-    let e = Endpoint::start(settings).unwrap();
+    let e = Endpoint::start(settings_of_host()).unwrap();
     let (listen, handle) = e.listen(0).unwrap();
     say(&format!("handle {}", hex(&handle)));
     let mut data = vec![1; 4_000_000];

@@ -3,16 +3,14 @@
 
 mod common;
 
-use common::{Process, TIME_MAX, buffer, heard, hex, own_test, say, unhex, wait};
-use net::{Endpoint, Progress, Rail, Settings, Verbs};
+use common::{Process, RAILS, ROLE, TIME_MAX, buffer, heard, hex, own_test, say, settings_of_host, unhex, wait};
+use net::{Endpoint, Progress, Verbs};
 use netns::NetBox;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-const ROLE: &str = "LINKWISE_TEST_NET_ROLE";
-const RAILS: &str = "LINKWISE_TEST_NET_RAILS";
 const DEVICES: &str = "LINKWISE_EMU_IBVERBS";
 const LATE: &str = "LINKWISE_EMU_IBVERBS_LATE";
 const BYTES: usize = 4_000_000;
@@ -27,12 +25,10 @@ fn pattern(round: usize) -> Vec<u8> {
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let rails = std::env::var(RAILS).unwrap();
-    let rail = |ip: &str| Rail { name: ip.into(), ip: ip.parse().unwrap(), prefix: 24, rate: 0 };
-    let mut settings = Settings::new(rails.split(',').map(rail).collect());
+    let mut settings = settings_of_host();
     let library = std::env::current_exe().unwrap().parent().unwrap().join("liblinkwise_ibverbs.so");
     settings.verbs = Some(Verbs { library: Some(library.to_str().unwrap().to_owned()) });
-    (settings.token, settings.share) = (b"t".to_vec(), false);
+    settings.share = false;
     let e = Endpoint::start(settings).unwrap();
     assert_eq!(e.devices().iter().flatten().count(), 3, "{:?}", e.devices());
     let (listen, handle) = e.listen(0).unwrap();

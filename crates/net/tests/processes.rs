@@ -2,12 +2,10 @@
 
 mod common;
 
-use common::{Process, buffer, heard, hex, own_test, say, unhex, wait};
+use common::{Process, ROLE, buffer, heard, hex, own_test, say, unhex, wait};
 use net::{Endpoint, Progress, Rail, Settings};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-
-const ROLE: &str = "LINKWISE_TEST_NET_ROLE";
 
 fn endpoint() -> Endpoint {
     let rail = |i| Rail { name: format!("r{i}"), ip: format!("127.0.0.{i}").parse().unwrap(), prefix: 8, rate: 0 };

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Process, buffer, connect, done, heard, hex, own_test, pattern, say, unhex, wait};
+use common::{Process, ROLE, buffer, connect, done, heard, hex, own_test, pattern, say, unhex, wait};
 use net::{Buffer, Endpoint, Progress, Rail, Settings, Verbs};
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 
 const DEVICES: &str = "LINKWISE_EMU_IBVERBS";
 const DEAD: &str = "LINKWISE_EMU_IBVERBS_DEAD";
-const ROLE: &str = "LINKWISE_TEST_NET_ROLE";
 
 fn devices(command: &mut Command, dead: &std::path::Path) {
     let list: Vec<String> = (1..=4).map(|i| format!("emu{i}=127.0.0.{i}")).collect();

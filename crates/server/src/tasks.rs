@@ -305,7 +305,7 @@ async fn begin(
     alone: bool,
 ) -> Result<Option<u64>, Problem> {
     let (app, who) = (app.clone(), client.clone());
-    // In a task of its own: a client that goes away leaves no work that nobody does.
+    // In a task of its own: the work is done although its client went away.
     let begun = tokio::spawn(async move {
         let (what, by) = (work.what().word(), who.clone());
         let add = move |engine: &Engine| {
@@ -453,7 +453,7 @@ mod tests {
             assert_eq!(others.lost(&[(1, 7), (2, s as i64)], at(s)), [], "{s}");
         }
         assert_eq!(others.lost(&[(1, 7), (2, 99)], at(lost_s)), [(1, 7)]);
-        // The state was away: nobody could count.
+        // No server could reach the state, so none could report this task.
         assert_eq!(others.lost(&[(1, 7), (2, 99)], at(lost_s + 100)), []);
         for s in 101..100 + lost_s {
             assert_eq!(others.lost(&[(2, 99)], at(lost_s + s)), [], "{s}");

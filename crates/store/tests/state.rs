@@ -357,7 +357,7 @@ on_both! {
         assert_eq!(times, [10_000.0, 10_000.0, 10_000.1, 6_400.0, 6_401.0]);
     }
 
-    fn a_task_begins_once_ends_once_and_is_lost_only_while_nobody_counts_it(at) {
+    fn a_task_begins_once_ends_once_and_is_lost_only_while_no_server_reports_it(at) {
         let mut s = State::init(&at.at("tasks.db"), &cluster(1), 0.0).unwrap();
         let by = By::from(1.0);
         let new = NewTask { what: "fit", waiting_max: 2, kept_max: 4, alone: false };

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_a_beat_even_if_nobody_answers() {
+    fn a_request_without_an_answer_is_a_beat() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pulse");
         let args = ServerArgs { server: "http://127.0.0.1:1".into(), server_token_file: None, server_ca: None };

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use net::limits::GROUPED_MAX;
-use net::{Buffer, Endpoint, Progress, ReceiveEnd, SendEnd};
+use net::{Buffer, Endpoint, Progress, Rail, ReceiveEnd, SendEnd, Settings};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -72,6 +72,20 @@ pub fn heard() -> String {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).unwrap();
     line
+}
+
+/// What a process of a test is: the role of the test with that name.
+pub const ROLE: &str = "LINKWISE_TEST_NET_ROLE";
+/// Addresses of its host, one a rail.
+pub const RAILS: &str = "LINKWISE_TEST_NET_RAILS";
+
+/// The settings of a process on the host with the rails of `RAILS`.
+pub fn settings_of_host() -> Settings {
+    let rails = std::env::var(RAILS).unwrap();
+    let rail = |ip: &str| Rail { name: ip.into(), ip: ip.parse().unwrap(), prefix: 24, rate: 0 };
+    let mut settings = Settings::new(rails.split(',').map(rail).collect());
+    settings.token = b"t".to_vec();
+    settings
 }
 
 /// A process that runs one test of this file.

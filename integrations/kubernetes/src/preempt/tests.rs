@@ -100,7 +100,7 @@ fn the_least_important_then_the_youngest_and_no_more_than_needed_end() {
 }
 
 #[test]
-fn equal_priority_and_a_class_that_never_preempts_end_nobody() {
+fn equal_priority_and_a_class_that_never_preempts_end_no_gang() {
     let mut w = full();
     pod(&mut w, "new", 1, 2, None, |_| {});
     assert_eq!(decided(&w, &[]), Way::None);

@@ -74,7 +74,7 @@ fn a_gang_of_higher_priority_ends_one_of_lower_priority_whole_and_budgets_are_ke
             .filter_map(|e| e.regarding.as_ref()?.name.as_deref())
             .collect();
         assert_eq!(ended, BTreeSet::from(["first-0", "first-1"]));
-        // The budget goes, and nobody of higher priority waits: nothing ends.
+        // The budget is deleted and no gang of higher priority waits: no gang ends.
         make_gang(&lab, "a", "late", &[8, 8], of_class("high")).await;
         says(&lab, "late-0", "of lower priority stays").await;
         budgets.delete("keep", &Default::default()).await.unwrap();

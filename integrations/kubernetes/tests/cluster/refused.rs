@@ -29,7 +29,7 @@ fn a_gated_pod_where_the_controller_has_no_rights_stops_nothing() {
     let name = "a_gated_pod_where_the_controller_has_no_rights_stops_nothing";
     let Some(lab) = lab(name) else { return };
     if lab.account == "admin" {
-        println!("SKIP {name}: no Helm, so nobody has the rights of the chart: scripts/build-helm.sh builds it");
+        println!("SKIP {name}: no Helm, so the controller has all rights here: scripts/build-helm.sh builds it");
         return;
     }
     lab.runtime.block_on(async {
