@@ -372,6 +372,15 @@ fn flags_ask_what_request_lines_ask() {
 }
 
 #[test]
+fn a_missing_model_file_is_an_error_that_says_how_to_make_one() {
+    let out = linkwise().args(["place", "--cluster", "h100", "--model", "none.json", "--gpus", "8"]).output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("none.json: there is no such file; `linkwise fit --store STORE"), "{said}");
+}
+
+#[test]
 fn a_store_that_does_not_exist_is_not_created_by_fit() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = dir.path().join("none.db");

@@ -226,6 +226,7 @@ fn bad_demands_are_pointed_at() {
     let f = file("d.csv", &square(4, |_, _| 1));
     for (args, says) in [
         (&["--cluster", "mesh5"][..], "rails2x4"),
+        (&["--cluster", "rails2x"], "did you mean `rails2x4`?"),
         (&["--cluster", "mesh4", "--planner", "best"][..], "destination-rail"),
         (&["--cluster", "mesh4", "--link", "n0:0>n0:9=3"][..], "n0:9"),
         (&["--cluster", "mesh4", "--link", "n0:0=3"][..], "FROM>TO"),

@@ -80,22 +80,30 @@ fn noted(store: Store) -> Store {
 
 /// Reads a model file.
 pub fn model(path: &Path) -> Result<ModelFile, Failure> {
-    let read = ModelFile::read(&read_text(path, predict::FILE_BYTES_MAX)?, papers::models());
+    let read = ModelFile::read(&read_model(path)?, papers::models());
     read.map_err(|e| no_model(path, &e))
 }
 
 /// Adds a model file that the state takes in.
 pub fn model_text(builder: Builder, path: &Path) -> Result<Builder, Failure> {
-    let text = read_text(path, predict::FILE_BYTES_MAX)?;
+    let text = read_model(path)?;
     builder.model_text(&text).map_err(|e| no_model(path, &e))
 }
 
 /// Gives hosts their new names in a model file. Waits for the file's lock; a repetition changes nothing.
 pub fn rename_in_model(path: &Path, renames: &store::Renames) -> Result<(), Failure> {
     let _lock = FileLock::acquire(path)?;
-    let text = read_text(path, predict::FILE_BYTES_MAX)?;
+    let text = read_model(path)?;
     let renamed = ModelFile::renamed(&text, renames.names(), papers::models());
     Ok(write_atomic(path, renamed.map_err(|e| no_model(path, &e))?)?)
+}
+
+/// The text of a model file. If the file is missing, the error says how to make one.
+fn read_model(path: &Path) -> Result<String, Failure> {
+    match path.try_exists() {
+        Ok(false) => Err(no_model(path, "there is no such file")),
+        _ => Ok(read_text(path, predict::FILE_BYTES_MAX)?),
+    }
 }
 
 fn no_model(path: &Path, why: &str) -> Failure {

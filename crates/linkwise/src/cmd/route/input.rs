@@ -7,6 +7,7 @@ use route::network::{LinkOverride, RoutingNetworkError};
 use route::read::{self, DemandFormat, DispatchLayout};
 use route::{Demand, RoutingNetwork, RoutingOptions, builtin};
 use std::path::PathBuf;
+use topology::diagnose::did_you_mean;
 use topology::{Bytes, Cluster};
 
 /// Which cluster, and what is known beyond its file.
@@ -54,7 +55,9 @@ pub fn cluster(name: &str) -> Result<Cluster, Failure> {
         Some(c) => Ok(c),
         None => load_cluster(name).map_err(|f| match f {
             Failure::Input(m) if m.contains("neither a built-in cluster") => {
-                Failure::Input(format!("{m}. For routing also: {}", builtin::NAMES.join(", ")))
+                let near = did_you_mean(name, builtin::NAMES).filter(|_| !m.contains("did you mean"));
+                let hint = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+                Failure::Input(format!("{m}. For routing also: {}{hint}", builtin::NAMES.join(", ")))
             }
             other => other,
         }),
