@@ -24,8 +24,10 @@ pub use best::{OTHER_HOSTS, best_of};
 
 /// Maximum number of candidates combined without pruning.
 pub const COMBINATIONS_MAX: u64 = 1_000_000;
-/// Maximum number of nodes that branch and bound visits.
-pub const NODES_MAX: u64 = 20_000_000;
+/// Maximum number of nodes that branch and bound visits. A candidate counts one more for every eight of its hosts, as it takes longer to judge.
+pub const NODES_MAX: u64 = 1_000_000;
+/// Maximum number of hosts of all candidates that are kept, in sum: half a gigabyte. Equal hosts make many equal candidates.
+pub const PARTS_MAX: usize = 1 << 23;
 /// Predictions whose relative difference is smaller are a tie. It is far below the accuracy of any model.
 pub const TIE: f64 = 1e-9;
 
@@ -146,7 +148,10 @@ fn run(
         if combinations > u128::from(combinations_max) {
             return Err(Refusal::TooLarge { combinations, limit: combinations_max });
         }
-        enumerate(&options, &shape, &mut candidates);
+        if !enumerate(&options, &shape, &mut candidates) {
+            // So many candidates of this size fit.
+            return Err(Refusal::TooLarge { combinations, limit: candidates.len() as u64 });
+        }
     }
     let before = objective.evaluations();
     let judged = judge(objective, &candidates, &usable, keep.max(1), variants_max);
@@ -173,8 +178,9 @@ pub fn combinations(options: &[HostOptions], k: usize) -> u128 {
     ways[k]
 }
 
-/// Every combination, in the order of the hosts.
-pub(crate) fn enumerate(options: &[HostOptions], shape: &Shape, out: &mut Candidates) {
+/// Every combination, in the order of the hosts. `false` if they have more than [`PARTS_MAX`] parts.
+#[must_use]
+pub(crate) fn enumerate(options: &[HostOptions], shape: &Shape, out: &mut Candidates) -> bool {
     fn go(
         options: &[HostOptions],
         shape: &Shape,
@@ -183,6 +189,9 @@ pub(crate) fn enumerate(options: &[HostOptions], shape: &Shape, out: &mut Candid
         chosen: &mut Vec<HostShare>,
         out: &mut Candidates,
     ) {
+        if out.part_count() > PARTS_MAX {
+            return;
+        }
         if left.gpus == 0 {
             out.push(chosen);
             return;
@@ -201,4 +210,5 @@ pub(crate) fn enumerate(options: &[HostOptions], shape: &Shape, out: &mut Candid
         }
     }
     go(options, shape, 0, shape.start(), &mut Vec::new(), out);
+    out.part_count() <= PARTS_MAX
 }

@@ -127,3 +127,23 @@ fn too_large_a_search_is_refused_with_the_alternative_named() {
     assert_eq!(e.code(), "too_large_for_exact");
     assert!(e.to_string().contains("--free"), "{e}");
 }
+
+/// 10,240 free GPUs on equal hosts: equal candidates of 125 and more hosts filled the memory.
+#[test]
+fn on_1280_equal_hosts_the_exact_search_ends_with_an_answer_or_a_refusal() {
+    let mut cluster = catalog::cluster("h100").unwrap();
+    cluster.hosts = (0..1280).map(|i| topology::Host { name: format!("n{i}"), ..topology::Host::default() }).collect();
+    let pair = |i: u32| Allocation::new([(HostId(i), GpuMask::first(8)), (HostId(i + 1), GpuMask::first(8))]);
+    let gb_per_s = |i: u32| Bandwidth::from_gb_per_s(300.0 + f64::from(i % 7));
+    let row = |i| Measurement::new(pair(i), Collective::AllReduce, SIZE, gb_per_s(i), Source::Simulated);
+    let rows: Vec<Measurement> = (0..40).map(row).collect();
+    for kind in [Kind::Bound, Kind::Gp] {
+        let model = fit(&cluster, &rows, &FitOptions::of(kind)).unwrap().0;
+        for k in [8, 33, 999, 10_000, 10_238] {
+            match exact(&cluster, &model, &Request::new(k, cluster.usable(), SIZE), 3) {
+                Ok(found) => assert_eq!(found.best[0].allocation.gpu_count(), k),
+                Err(e) => assert_eq!(e.code(), "too_large_for_exact", "{kind:?}, {k} GPUs"),
+            }
+        }
+    }
+}

@@ -176,6 +176,10 @@ impl Candidates {
     pub fn len(&self) -> usize {
         self.ends.len()
     }
+    /// Number of parts of all candidates: what they need in memory.
+    pub fn part_count(&self) -> usize {
+        self.parts.len()
+    }
     /// True without candidates.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()

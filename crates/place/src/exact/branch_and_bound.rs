@@ -1,6 +1,6 @@
 //! Branch and bound, for models that can bound a branch.
 
-use super::{TIE, combinations};
+use super::{PARTS_MAX, TIE, combinations};
 use crate::options::HostOptions;
 use crate::request::{Refusal, Request};
 use crate::shape::{Left, Shape};
@@ -33,7 +33,8 @@ pub(super) fn branch_and_bound(
     if walk.go(0, shape.start(), &mut Vec::new(), f64::INFINITY, f64::INFINITY) {
         Ok(walk.leaves)
     } else {
-        Err(Refusal::TooLarge { combinations: combinations(options, request.gpus), limit: nodes_max })
+        let limit = if walk.nodes > nodes_max { nodes_max } else { walk.out.len() as u64 };
+        Err(Refusal::TooLarge { combinations: combinations(options, request.gpus), limit })
     }
 }
 
@@ -59,10 +60,10 @@ impl Walk<'_> {
     }
 
     /// Visits host `i` and those after it. `intra` and `nic` are the smallest rates of the chosen parts. `false` beyond
-    /// the limit of nodes.
+    /// the limit of nodes or of parts.
     fn go(&mut self, i: usize, left: Left, chosen: &mut Vec<HostShare>, intra: f64, nic: f64) -> bool {
         self.nodes += 1;
-        if self.nodes > self.nodes_max {
+        if self.nodes > self.nodes_max || self.out.part_count() > PARTS_MAX {
             return false;
         }
         if left.gpus == 0 {
@@ -99,6 +100,7 @@ impl Walk<'_> {
     /// Judges a complete candidate and keeps it if it can be among the best.
     fn judge(&mut self, chosen: &[HostShare]) {
         self.leaves += 1;
+        self.nodes += chosen.len() as u64 / 8;
         let v = (self.mean)(chosen);
         if v >= self.needed() {
             self.out.push(chosen);

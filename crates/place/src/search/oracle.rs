@@ -58,7 +58,9 @@ impl Search for OracleSearch {
             if n > u128::from(COMBINATIONS_MAX) {
                 return Err(Refusal::TooLarge { combinations: n, limit: COMBINATIONS_MAX });
             }
-            enumerate(&options, &shape, &mut candidates);
+            if !enumerate(&options, &shape, &mut candidates) {
+                return Err(Refusal::TooLarge { combinations: n, limit: candidates.len() as u64 });
+            }
         }
         let mut scores = Vec::new();
         objective.scores(&candidates, &mut scores);
