@@ -7,6 +7,11 @@ cd "$root" || exit 1
 # The oldest Rust that builds the workspace; Cargo.toml defines it.
 rust_needed=$(awk -F'"' '/^rust-version *=/ { print $2; exit }' Cargo.toml)
 
+# A word that changes with the sources of this checkout, committed or not: what ran on other sources is run again.
+sources_word() {
+  git -C "$root" ls-files -z --cached --others --exclude-standard crates integrations lab Cargo.lock | (cd "$root" && xargs -0 sha256sum 2>/dev/null) | sha256sum | cut -c1-16
+}
+
 say() { printf '%s\n' "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }

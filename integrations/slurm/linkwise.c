@@ -27,7 +27,7 @@ const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 const char linkwise_built_for[] = "linkwise-built-for-slurm=" SLURM_VERSION_STRING;	/* `linkwise slurm check` looks for it */
 
 enum { ASKS_MAX = 4096, ANSWER_KEPT_MS = 60000, PAUSE_MAX_MS = 300000, REGISTERING_MAX_MS = 30000, SECOND_MS = 1000 };
-typedef struct { enum { EMPTY, ASKED, ANSWERED } state; uint32_t job, seq; int64_t at_ms; uint64_t print; bitstr_t *allowed; char part[64], why[96]; } ask_t;
+typedef struct { enum { EMPTY, ASKED, ANSWERED } state; uint32_t job, seq; int64_t at_ms, soon_ms; uint64_t print; bitstr_t *allowed; char part[64], why[96]; } ask_t;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static ask_t asks[ASKS_MAX];
@@ -120,7 +120,8 @@ extern int bb_p_job_test_stage_in(job_record_t *j, bool test_only)
 	ask_t *a = &asks[j->job_id % ASKS_MAX];
 	bool mine = a->state && a->job == j->job_id, kept = a->state && now - a->at_ms < ANSWER_KEPT_MS;
 	size_t before = out_b;
-	if (conn < 0 || now < paused_until_ms)
+	int64_t soon_ms = a->job == j->job_id && now - a->soon_ms < ANSWER_KEPT_MS ? a->soon_ms : 0;
+	if (conn < 0 || now < paused_until_ms || (soon_ms && now - soon_ms >= silence_ms))
 		rc = ordinary(j, mine && kept && a->why[0] ? a->why : conn < 0 ? "no agent" : "agent was silent");
 	else if (mine && a->state == ASKED)
 		rc = now - a->at_ms < silence_ms ? 0 : ordinary(j, "no answer in time");
@@ -132,7 +133,7 @@ extern int bb_p_job_test_stage_in(job_record_t *j, bool test_only)
 		rc = ordinary(j, a->why), out_b = before;
 	else {
 		FREE_NULL_BITMAP(a->allowed);
-		*a = (ask_t) { ASKED, j->job_id, ++seq_last, now, print, nodes, "", "" };
+		*a = (ask_t) { ASKED, j->job_id, ++seq_last, now, soon_ms, print, nodes, "", "" };
 		snprintf(a->part, sizeof(a->part), "%s", j->part_ptr->name);
 		nodes = NULL, n_asked++;
 		flush();
@@ -262,7 +263,7 @@ static bool obey(char *line)
 		else
 			comment(j, m.note);
 		FREE_NULL_BITMAP(a->allowed);
-		a->state = why && m.verb != SOON ? ANSWERED : EMPTY;
+		a->state = why && m.verb != SOON ? ANSWERED : EMPTY, a->soon_ms = m.verb != SOON ? 0 : a->soon_ms ? a->soon_ms : now_ms();
 		snprintf(a->why, sizeof(a->why), "%s", why ? why : "");
 	}
 	if (m.verb == TAKE)
@@ -286,7 +287,7 @@ static void *serve(void *x)
 			give_up(fd >= 0 ? "another agent connected" : "the agent is gone or sent rubbish", true);
 		pthread_mutex_lock(&mu);
 		if (fd >= 0)	/* the newest agent is the one that is asked */
-			conn = fd, paused_until_ms = 0, put("hello 1 %s %lld\n", SLURM_VERSION_STRING, (long long) silence_ms);
+			conn = fd, paused_until_ms = 0, put("hello 2 %s %lld\n", SLURM_VERSION_STRING, (long long) silence_ms);
 		pthread_mutex_unlock(&mu);
 		give_up("no answer in time", false);
 	}

@@ -143,7 +143,8 @@ pub struct ReadingAnswer {
     /// What the physics expects, GB/s, where the reading is less than a thousandth of it: its unit may be wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physics_gb_per_s: Option<f64>,
-    /// What the model predicts after the reading, GB/s, where one of the two fields above is there and the model learned the reading.
+    /// What the model predicts after the reading, GB/s, where the model learned a reading that has one of the two fields above or is more than
+    /// three standard deviations from its prediction: such a reading may move the prediction little.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicts_now_gb_per_s: Option<f64>,
     /// The effect on the model; none without a model.
@@ -269,7 +270,8 @@ impl Engine {
                 Some(why) => Taught::nothing(teaches.then_some(why)),
                 None => taught.next().unwrap_or(Taught::nothing(None)),
             };
-            let model = learned.as_ref().filter(|_| taught.learned && (above.is_some() || below.is_some()));
+            let odd = above.is_some() || below.is_some() || taught.surprises(m.busbw.gb_per_s());
+            let model = learned.as_ref().filter(|_| taught.learned && odd);
             let predicts = |l: &Learned| round(l.model.predict_allocation(m.size, &m.allocation).busbw_gb_per_s);
             told.push(ReadingAnswer {
                 id: added.ids.get(i).copied().flatten(),

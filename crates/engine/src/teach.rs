@@ -57,7 +57,9 @@ impl NotLearned {
             NotLearned::OneHost => "readings of one host count at the next `linkwise fit`",
             NotLearned::OtherCollective => "it is a model of another collective",
             NotLearned::OtherSize => "it was fitted on other sizes; `linkwise fit` takes the new ones in",
-            NotLearned::Explained => "a suspected defect explains the reading; it stays a model of healthy hardware",
+            NotLearned::Explained => {
+                "a slow part may explain it, and it is a model of healthy hardware; `linkwise fit` weighs the reading with all others"
+            }
             NotLearned::Gone => "it was withdrawn or rejected before the request was answered",
             NotLearned::TaughtBefore => "an earlier try of the same request did the teaching",
             NotLearned::NoBandwidth => "its bandwidth is 0, and no model can learn that",
@@ -80,6 +82,12 @@ pub struct Taught {
 }
 
 impl Taught {
+    /// True if a reading is more than three standard deviations from its prediction.
+    pub(crate) fn surprises(&self, gb_per_s: f64) -> bool {
+        let expected = self.expected_gb_per_s.zip(self.std_gb_per_s);
+        expected.is_some_and(|(mean, sd)| (gb_per_s - mean).abs() > 3.0 * sd)
+    }
+
     /// The effect of a reading for which the model made no prediction.
     pub(crate) fn nothing(why_not: Option<NotLearned>) -> Taught {
         Taught { expected_gb_per_s: None, std_gb_per_s: None, learned: false, why_not }

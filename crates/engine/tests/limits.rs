@@ -100,7 +100,9 @@ fn a_reading_of_zero_bandwidth_is_refused_and_after_one_near_zero_every_predicti
     };
     let refused = e.observe(&of(0.0), 1.0).unwrap_err();
     assert!(refused.to_string().contains("0 GB/s cannot be recorded"), "{refused}");
-    e.observe(&of(1e-9), 1.0).unwrap();
+    let tiny = e.observe(&of(1e-9), 1.0).unwrap_err();
+    assert!(tiny.to_string().contains("is not between 1e-6"), "{tiny}");
+    e.observe(&of(1e-6), 1.0).unwrap();
     let explained = engine::ExplainRequest { gpus: gpus(), ..Default::default() };
     let v = e.explain(&explained).unwrap().expected;
     assert!(v.predicted_busbw_gb_per_s.is_finite() && v.std_gb_per_s.is_finite(), "{v:?}");

@@ -118,7 +118,12 @@ pub fn passing_on(
             "{LIST} is set, so linkwise adds no -x; it must name NCCL_* and LINKWISE_* for other hosts"
         ));
     }
-    let given = |name: &OsString| command.windows(2).any(|w| w[0] == "-x" && w[1] == *name);
+    // `-x NAME` or `-x NAME=VALUE`.
+    let names = |word: &OsString, name: &OsString| {
+        let rest = word.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        rest.is_some_and(|r| r.is_empty() || r[0] == b'=')
+    };
+    let given = |name: &OsString| command.windows(2).any(|w| w[0] == "-x" && names(&w[1], name));
     Ok(variables.iter().filter(|v| !given(v)).flat_map(|v| [OsString::from("-x"), v.clone()]).collect())
 }
 
@@ -252,6 +257,7 @@ mod tests {
             |command: &[&str], vars: &[(&str, &str)]| passing_on(&words(command), &words(&["A", "B"]), env(vars));
         assert_eq!(added(&["mpirun", "--host", "a,b", "train"], &[]), Ok(words(&["-x", "A", "-x", "B"])));
         assert_eq!(added(&["mpirun", "-x", "A", "train"], &[]), Ok(words(&["-x", "B"])));
+        assert_eq!(added(&["mpirun", "-x", "A=1", "-x", "BC=2", "train"], &[]), Ok(words(&["-x", "B"])));
         assert!(added(&["mpirun", "--mca", "mca_base_env_list", "A", "train"], &[]).is_err());
         assert!(added(&["mpirun", "train"], &[("OMPI_MCA_mca_base_env_list", "A")]).is_err());
     }

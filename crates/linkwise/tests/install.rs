@@ -126,7 +126,14 @@ fn every_nccl_that_is_found_is_loaded_with_the_plugin_and_named_with_its_release
     // A library that is named is not searched for, and must be there.
     let out = here.command().args(["--nccl", "none/libnccl.so.2"]).output().unwrap();
     let said = told(&out);
-    assert!(out.status.code() == Some(1) && said.contains("FAIL NCCL: none/libnccl.so.2 cannot be used"), "{said}");
+    assert!(out.status.code() == Some(1) && said.contains("none/libnccl.so.2 cannot be used"), "{said}");
+    // A name without a slash is a file here, not one that the loader finds elsewhere.
+    let out = here.command().current_dir(&folder).args(["--nccl", "libnccl.so.2"]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(out.status.code() == Some(1) && said.contains("give --nccl the file"), "{said}");
+    let out = here.command().arg("--nccl").arg(&folder).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(out.status.code() == Some(1) && said.contains("is no regular file"), "{said}");
     assert!(said.contains("remedy: ") && said.lines().last().unwrap().contains("failed"), "{said}");
 }
 

@@ -289,6 +289,9 @@ fn a_suspect_explains_only_slower_readings_and_is_told_only_of_its_collective() 
     assert_eq!(slow["readings"][0]["why_not"], "explained", "{slow}");
     let fast = json(&folder, &format!("{observe} --busbw {}", v * 1.02));
     assert_eq!(fast["readings"][0]["why_not"], Value::Null, "{fast}");
+    // What a doubted reading changes is told.
+    let odd = joined(&ok(&folder, &format!("{observe} --busbw {}", v * 1.6)));
+    assert!(odd.contains("GB/s for these GPUs") && odd.contains("`linkwise fit` weighs it"), "{odd}");
     let gather = ok(&folder, &format!("{observe} --busbw {v} --collective all_gather"));
     assert!(gather.contains("another collective") && !gather.contains("suspected"), "{gather}");
     // GPUs of an ended job are named with the state alone.

@@ -8,7 +8,7 @@
 //!
 //! A dump is untrusted: files, entries and fields have limits.
 
-use crate::kinds::{CallKind, CallTimes};
+use crate::kinds::{CallKind, CallTimes, TIME_US_MAX};
 use crate::nccl_tests::ParseError;
 use crate::scalar::{bytes_of, collective_of};
 use serde::Deserialize;
@@ -21,8 +21,6 @@ use topology::{Bytes, Collective};
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 /// Limit on operations of all files.
 pub const OPERATIONS_MAX: usize = 1_000_000;
-/// Longest plausible operation, microseconds.
-const TIME_US_MAX: f64 = 1e9;
 /// Limit on ranks of a group.
 const RANKS_MAX: usize = 1 << 20;
 /// Limit on the dimensions of a tensor and on the tensors of an operation.

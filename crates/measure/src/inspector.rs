@@ -15,7 +15,7 @@
 pub mod prometheus;
 pub mod write;
 
-use crate::kinds::{CallKind, CallTimes};
+use crate::kinds::{CallKind, CallTimes, TIME_US_MAX};
 use crate::plugin_trace::{RANKS_MAX, SIZE_BYTES_MAX, TraceEnd, TraceError, read_lines};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -28,8 +28,6 @@ pub const OPERATIONS_MAX: usize = 2_000_000;
 pub const KINDS_MAX: usize = 64;
 /// Fewest operations of a kind: the first use of an algorithm sets up its connections.
 pub const OPERATIONS_MIN: usize = 3;
-/// Longest plausible operation, microseconds.
-const TIME_US_MAX: f64 = 1e9;
 
 #[derive(Debug, Deserialize)]
 struct Line {

@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use topology::{Bytes, Collective};
 
+/// Longest plausible call, microseconds: a limit on what jobs write.
+pub(crate) const TIME_US_MAX: f64 = 1e9;
 /// Limit on kinds; the most frequent are kept.
 pub const KINDS_MAX: usize = 10_000;
 /// Limit on times kept per kind; later ones count as calls only.

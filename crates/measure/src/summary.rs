@@ -8,7 +8,7 @@
 //!
 //! The line comes from a job, which may write anything: numbers and entries have limits.
 
-use crate::kinds::CallKind;
+use crate::kinds::{CallKind, TIME_US_MAX};
 use crate::nccl_tests::ParseError;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,8 +20,6 @@ pub const LINE_BYTES_MAX: usize = 4000;
 const BEGIN: &str = "linkwise-calls 1 ";
 /// Limit on ranks of a call.
 const RANKS_MAX: u32 = 1 << 20;
-/// Longest plausible call, microseconds.
-const TIME_US_MAX: f64 = 1e9;
 
 /// The line of these kinds: those with a time, the ones that took longest in all first, as many as fit. None if none has a time.
 pub fn line(kinds: &[CallKind]) -> Option<String> {

@@ -14,7 +14,7 @@
 //! Operations over another number of ranks than the job has GPUs (such as those of tensor-parallel groups) are left out
 //! and counted.
 
-use crate::kinds::{CallKind, CallTimes};
+use crate::kinds::{CallKind, CallTimes, TIME_US_MAX};
 use crate::nccl_tests::ParseError;
 use crate::scalar::{bytes_of, collective_of};
 use serde::Deserialize;
@@ -28,8 +28,6 @@ pub const FILE_BYTES_MAX: usize = 64 << 20;
 pub const OPERATIONS_MAX: usize = 1_000_000;
 /// Limit on (collective, size) pairs of a summary; the most frequent are kept.
 pub const KINDS_MAX: usize = 64;
-/// Longest plausible operation, microseconds.
-const TIME_US_MAX: f64 = 1e9;
 /// Limit on ranks of a group.
 const MANY_RANKS: u64 = 1 << 20;
 

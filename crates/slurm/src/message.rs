@@ -12,7 +12,7 @@ pub const NOTE_BYTES_MAX: usize = 500;
 /// Maximum number of nodes of a question.
 pub const NODES_MAX: usize = 65_536;
 /// Version of the protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A line of the plugin.
 #[derive(Clone, Debug, PartialEq)]
@@ -228,7 +228,7 @@ mod tests {
             "ask 1 2 gpus=x",
             "ask 1 2 gpus=1 free=n1",
             "ask 1 2 gpus=1 free=:1",
-            "hello 2 22.05.8 5000",
+            "hello 3 22.05.8 5000",
             "took",
         ] {
             assert!(read(line).is_err(), "{line}");

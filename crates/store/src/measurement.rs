@@ -84,6 +84,18 @@ impl std::str::FromStr for Quality {
 
 /// Largest plausible bandwidth, GB/s.
 pub const BUSBW_GB_PER_S_MAX: f64 = 1e6;
+/// Smallest plausible bandwidth above 0, GB/s: 1 kB/s. Models learn ratios, and one reading of 1e-300 would hide the differences of all others.
+pub const BUSBW_GB_PER_S_MIN: f64 = 1e-6;
+
+/// Checks a bandwidth: 0, or within the limits. The error begins with the field.
+pub(crate) fn check_busbw(gb_per_s: f64) -> Result<(), String> {
+    if gb_per_s == 0.0 || (BUSBW_GB_PER_S_MIN..=BUSBW_GB_PER_S_MAX).contains(&gb_per_s) {
+        return Ok(());
+    }
+    let shown = if (1e-9..1e9).contains(&gb_per_s.abs()) { gb_per_s.to_string() } else { format!("{gb_per_s:e}") };
+    let least = if gb_per_s > 0.0 && gb_per_s < 1.0 { "1e-6" } else { "0" };
+    Err(format!("busbw_gb_per_s: {shown} is not between {least} and {BUSBW_GB_PER_S_MAX}"))
+}
 /// Largest message, bytes.
 pub const SIZE_BYTES_MAX: u64 = 1 << 50;
 /// Longest operation, seconds.
@@ -150,14 +162,10 @@ impl Measurement {
 
     /// Checks every value. The error states the first broken rule in one sentence that begins with the field.
     pub fn check(&self) -> Result<(), String> {
-        let bw = self.busbw.gb_per_s();
         if self.allocation.is_empty() {
             return Err("allocation: it has no GPU".into());
         }
-        if !(0.0..=BUSBW_GB_PER_S_MAX).contains(&bw) {
-            let bw = if bw.abs() < 1e9 { bw.to_string() } else { format!("{bw:e}") };
-            return Err(format!("busbw_gb_per_s: {bw} is not between 0 and {BUSBW_GB_PER_S_MAX}"));
-        }
+        check_busbw(self.busbw.gb_per_s())?;
         if !(1..=SIZE_BYTES_MAX).contains(&self.size.0) {
             return Err(format!("size_bytes: {} is not between 1 and {SIZE_BYTES_MAX}", self.size.0));
         }

@@ -2,7 +2,7 @@
 
 use crate::db::{Row, Sql, SqlError, vals};
 use crate::error::StoreError;
-use crate::measurement::{BUSBW_GB_PER_S_MAX, Record};
+use crate::measurement::{Record, check_busbw};
 use crate::once::{self, Done, Once};
 use crate::query::Query;
 use crate::store::{Store, insert};
@@ -156,10 +156,7 @@ impl Store {
         by: &By<'_>,
         once: Option<&Once>,
     ) -> Result<Done<ReadingChange>, StoreError> {
-        if !(0.0..=BUSBW_GB_PER_S_MAX).contains(&busbw_gb_per_s) {
-            let why = format!("busbw_gb_per_s: {busbw_gb_per_s} is not between 0 and {BUSBW_GB_PER_S_MAX}");
-            return Err(StoreError::Invalid(why));
-        }
+        check_busbw(busbw_gb_per_s).map_err(StoreError::Invalid)?;
         self.change(id, WhatChanged::Corrected, Some(busbw_gb_per_s), by, once)
     }
 

@@ -160,6 +160,7 @@ fn csv_errors_point_at_the_field() {
         (&format!("{H}26,0 1,big,all_reduce,1\n"), "t.csv:2:3: `size_bytes` is `big`, not a whole number of bytes"),
         (&format!("{H}26,0 1,1,all_gather2,1\n"), "t.csv:2:4: `all_gather2` is not a collective"),
         (&format!("{H}26,0 1,1,all_reduce,-3\n"), "t.csv:2:5: busbw_gb_per_s: -3 is not between 0 and"),
+        (&format!("{H}26,0 1,1,all_reduce,1e-300\n"), "t.csv:2:5: busbw_gb_per_s: 1e-300 is not between 1e-6 and"),
         (&format!("{H}26,0 1,1,all_reduce,nan\n"), "t.csv:2:5: busbw_gb_per_s: NaN is not between"),
         (&format!("{H}26,0 1,1,all_reduce\n"), "t.csv:2:5: 4 fields, the header has 5"),
         (

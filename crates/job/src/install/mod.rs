@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Time limit of one program that a check starts.
-const PROGRAM_LIMIT: Duration = Duration::from_secs(60);
+const PROGRAM_LIMIT: Duration = Duration::from_secs(15);
 /// Largest library that is searched for words, bytes; NCCL's has some hundred MB.
 const LIBRARY_BYTES_MAX: u64 = 2 << 30;
 /// Longest text of a file below /proc or /sys, bytes.

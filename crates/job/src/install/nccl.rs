@@ -14,6 +14,14 @@ const DRIVER_OF_CUDA: [(u32, u32); 3] = [(11, 450), (12, 525), (13, 580)];
 const PACKAGE: &str = "import importlib.util as u\ntry: s = u.find_spec('nvidia.nccl')\nexcept ImportError: s = None\n\
                        if s: print(*s.submodule_search_locations, sep='\\n')";
 
+/// Remedies for a file that is no NCCL: one that was found, and one that the user gave.
+const FOUND: &str = "remove the library, or take its folder out of LD_LIBRARY_PATH";
+const GIVEN: &str = "give --nccl the file libnccl.so.2 of an installation of NCCL";
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// Checks every NCCL library that is found.
 pub fn checks(host: &HostView, plugin: Option<&PathBuf>, out: &mut Vec<Check>) {
     let libraries = libraries(host);
@@ -24,7 +32,14 @@ pub fn checks(host: &HostView, plugin: Option<&PathBuf>, out: &mut Vec<Check>) {
     }
     let driver = host.text(super::devices::DRIVER).and_then(|t| super::devices::driver_version(&t));
     for library in libraries.iter().take(LIBRARIES_MAX) {
-        out.push(one(library, plugin, driver.as_deref()));
+        let is_given = host.nccl.iter().any(|p| absolute(p) == *library);
+        let remedy = if is_given { GIVEN } else { FOUND };
+        out.push(match std::fs::metadata(library) {
+            Ok(file) if !file.is_file() => {
+                Check::fail("NCCL", format!("{} is no regular file", library.display()), remedy)
+            }
+            _ => one(library, plugin, driver.as_deref(), remedy),
+        });
     }
     if libraries.len() > LIBRARIES_MAX {
         let found = format!("{} more libraries; --nccl FILE checks one", libraries.len() - LIBRARIES_MAX);
@@ -34,7 +49,8 @@ pub fn checks(host: &HostView, plugin: Option<&PathBuf>, out: &mut Vec<Check>) {
 
 /// The libraries, each once.
 fn libraries(host: &HostView) -> Vec<PathBuf> {
-    let mut all = host.nccl.clone();
+    // The loader looks for a name without a slash elsewhere.
+    let mut all: Vec<PathBuf> = host.nccl.iter().map(|p| absolute(p)).collect();
     let mut folders: Vec<PathBuf> = Vec::new();
     folders.extend(host.variable("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
@@ -75,7 +91,7 @@ fn of_ldconfig(list: &str) -> Vec<PathBuf> {
 }
 
 /// One library: its release, the plugin beside it, and the driver that its CUDA needs.
-fn one(library: &Path, plugin: Option<&PathBuf>, driver: Option<&str>) -> Check {
+fn one(library: &Path, plugin: Option<&PathBuf>, driver: Option<&str>, remedy: &str) -> Check {
     let banner = elf::nccl_banner(library);
     let named = banner.as_ref().map_or_else(|| "NCCL".to_owned(), |(release, _)| format!("NCCL {release}"));
     let Some(plugin) = plugin else {
@@ -83,14 +99,11 @@ fn one(library: &Path, plugin: Option<&PathBuf>, driver: Option<&str>) -> Check 
     };
     let nccl = match plugin_check::load(&[library]) {
         Ok(number) => number,
-        Err(e) => {
-            let remedy = "remove the library, or take its folder out of LD_LIBRARY_PATH";
-            return Check::fail(&named, e.to_string(), remedy);
-        }
+        Err(e) => return Check::fail(&named, e.to_string(), remedy),
     };
     let Some(number) = nccl else {
         let found = format!("{} has no `ncclGetVersion`: not an NCCL library", library.display());
-        return Check::fail(&named, found, "remove the library, or take its folder out of LD_LIBRARY_PATH");
+        return Check::fail(&named, found, remedy);
     };
     let named = format!("NCCL {}", plugin_check::release_name(number));
     let path = library.display();

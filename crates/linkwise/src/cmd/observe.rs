@@ -240,7 +240,8 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
                 true => format!("the model still predicts {now} GB/s for these GPUs"),
                 false => format!("the model now predicts {now} GB/s for these GPUs, {before} GB/s before"),
             };
-            let remedy = "`linkwise readings withdraw` takes a wrong reading out";
+            let remedy =
+                "`linkwise fit` weighs it with all readings, `linkwise readings withdraw` takes a wrong one out";
             out += &wrap(&format!("the reading is stored; {moved}; {remedy}"), 2);
         }
     }

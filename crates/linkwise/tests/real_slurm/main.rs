@@ -215,7 +215,7 @@ fn jobs_start_without_a_sane_agent(lab: &Lab, agent: Agent, cluster: &str, model
         let _ = stream.write_all(rubbish).and_then(|()| stream.write_all(b"\nnonsense\n"));
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said);
-        assert!(String::from_utf8_lossy(&said).starts_with("hello 1 "), "{said:?}");
+        assert!(String::from_utf8_lossy(&said).starts_with("hello 2 "), "{said:?}");
     }
     starts(&["no agent"]);
     let agent = Agent::start(lab, cluster, model, &[]);

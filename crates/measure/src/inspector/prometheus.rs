@@ -8,8 +8,9 @@
 //!
 //! A file is untrusted: lines, labels and values have limits. Metrics of other names are ignored.
 
+use super::write::NAME_CHARS_MAX;
 use super::{InspectedKind, InspectorSummary};
-use crate::kinds::CallKind;
+use crate::kinds::{CallKind, TIME_US_MAX};
 use crate::plugin_trace::{LINE_BYTES_MAX, RANKS_MAX, SIZE_BYTES_MAX, TraceError};
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
@@ -21,8 +22,6 @@ pub const FILE_BYTES_MAX: u64 = 16 << 20;
 pub const SERIES_MAX: usize = 200_000;
 /// Largest distance of a computed size to its range's lower end that is taken for rounding.
 const SNAP: f64 = 0.01;
-/// Longest plausible time, microseconds, and largest bandwidth, GB/s.
-const TIME_US_MAX: f64 = 1e9;
 
 const BANDWIDTH: &str = "nccl_bus_bandwidth_gbs";
 const TIME: &str = "nccl_collective_exec_time_microseconds";
@@ -120,9 +119,9 @@ impl InspectorMetrics {
             self.left_out += 1;
             return Ok(());
         };
-        let (communicator, algorithm) =
-            (label("comm_name").unwrap_or("").to_owned(), label("algo_proto").unwrap_or("").to_owned());
-        let gpu = (label("node").unwrap_or("").to_owned(), label("gpu").unwrap_or("").to_owned());
+        let short = |name: &str| label(name).unwrap_or("").chars().take(NAME_CHARS_MAX).collect::<String>();
+        let (communicator, algorithm) = (short("comm_name"), short("algo_proto"));
+        let gpu = (short("node"), short("gpu"));
         let gpus = self.series.entry(Series { collective, ranks, communicator, range, algorithm }).or_default();
         if !gpus.contains_key(&gpu) {
             if self.count >= SERIES_MAX {

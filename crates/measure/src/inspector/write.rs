@@ -4,6 +4,7 @@
 //! A collective counts if the trace has its GPU time (`linkwise run --kernel-times`). Its sizes are Inspector's: one rank's share for AllGather and
 //! ReduceScatter. `metadata.written_by` names linkwise, and `simulated` marks times that a test gave.
 
+use crate::kinds::TIME_US_MAX;
 use crate::plugin_trace::{self, TraceEnd, TraceError, TraceLine};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -18,9 +19,8 @@ const METRICS_FORMAT: &str = "v5.1";
 const COMMUNICATORS_MAX: usize = 100_000;
 /// Limit on series of a process.
 const SERIES_MAX: usize = 10_000;
-/// Longest plausible collective, microseconds, and longest names of hosts, algorithms and protocols.
-const TIME_US_MAX: f64 = 1e9;
-const NAME_CHARS_MAX: usize = 255;
+/// Longest names of hosts, algorithms and protocols.
+pub(super) const NAME_CHARS_MAX: usize = 255;
 
 /// What Inspector writes for a name that it does not know.
 const UNKNOWN: &str = "unknown";

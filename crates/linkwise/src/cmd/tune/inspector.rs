@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Writes the lines of one trace.
 fn one(trace: &Path, folder: &Path) -> Result<Written, Failure> {
-    let input = File::open(trace).map_err(|e| Failure::file("read", trace, e))?;
+    let input = files::open_regular(trace)?;
     let dumped = input.metadata().ok().and_then(|m| m.modified().ok()).and_then(|t| t.duration_since(UNIX_EPOCH).ok());
     let part = folder.join(".part");
     let mut out = BufWriter::new(File::create(&part).map_err(|e| Failure::file("write", &part, e))?);
@@ -95,14 +95,13 @@ fn one(trace: &Path, folder: &Path) -> Result<Written, Failure> {
     let done = match written.lines {
         0 => std::fs::remove_file(&part),
         _ => {
-            let to = folder.join(format!("{}-pid{}.log", word(&written.process.host), written.process.pid));
-            match to.exists() {
-                // Two traces of one process number: hosts in containers may have the same names.
-                true => {
-                    let name = trace.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                    std::fs::rename(&part, folder.join(format!("{}.log", word(&name))))
-                }
-                false => std::fs::rename(&part, to),
+            // Two traces of one process number: hosts in containers may have the same names.
+            let stem = word(&trace.file_stem().unwrap_or_default().to_string_lossy());
+            let first = format!("{}-pid{}.log", word(&written.process.host), written.process.pid);
+            let names = std::iter::once(first).chain((0_usize..).map(|n| format!("{stem}-{n}.log")));
+            match names.map(|n| folder.join(n)).find(|to| !to.exists()) {
+                Some(to) => std::fs::rename(&part, to),
+                None => Ok(()),
             }
         }
     };
