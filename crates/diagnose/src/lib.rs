@@ -430,8 +430,9 @@ impl Diagnosis {
         most_informative_allocation(model, defect, free, size, &[])
     }
 
-    /// Expected remaining share of an allocation's bandwidth under the defects, 0 to 1. Candidates of one defect
-    /// exclude each other; shares of different defects multiply.
+    /// Expected remaining share of an allocation's bandwidth under the defects, 0 to 1, where the allocation's own reading is among those of the
+    /// diagnosis: only candidates count that slow another reading, too, because a reading is no evidence of what explains it. Candidates of one
+    /// defect exclude each other; shares of different defects multiply.
     pub fn share_left(&self, model: &Model, allocation: &Allocation, size: Bytes) -> f64 {
         if self.defects.iter().flat_map(|d| &d.candidates).all(|c| allocation.mask(c.component.host()).is_empty()) {
             return 1.0;
@@ -440,7 +441,8 @@ impl Diagnosis {
         let left = |d: &Defect| {
             let lost =
                 |c: &Candidate| c.probability * (1.0 - effects.of(c.component, c.factor, allocation, size).exp());
-            (1.0 - d.candidates.iter().map(lost).sum::<f64>()).clamp(0.0, 1.0)
+            let shown = d.candidates.iter().filter(|c| c.readings > 1);
+            (1.0 - shown.map(lost).sum::<f64>()).clamp(0.0, 1.0)
         };
         self.defects.iter().map(left).product()
     }

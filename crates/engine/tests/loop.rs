@@ -65,6 +65,21 @@ fn every_reading_reports_its_effect_or_the_reason_for_none() {
 }
 
 #[test]
+fn what_no_defect_explains_after_a_few_jobs_is_learned() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(12);
+    let e = engine(folder.path(), &c, learning_model(&c));
+    let pair = |i: u32| format!("n{} n{}", 2 * i, 2 * i + 1);
+    let before = expected(&e, &pair(5));
+    let jobs: Vec<_> =
+        (0..5).map(|i| e.observe(&observe(&pair(i), vec![reading(0.6 * before)]), f64::from(i)).unwrap()).collect();
+    let why: Vec<_> = jobs.iter().map(|a| (a.readings[0].taught.learned, a.readings[0].taught.why_not)).collect();
+    assert_eq!(why, [(true, None); 5], "five jobs on five pairs of hosts: no slow part explains them");
+    let after = expected(&e, &pair(5)) / before;
+    assert!((0.5..0.7).contains(&after), "the pair that nobody read is at {after} of its prediction");
+}
+
+#[test]
 fn an_observation_under_a_key_is_stored_and_learned_once_with_the_same_answer() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);

@@ -209,3 +209,67 @@ fn the_same_reading_twice_is_one_reading() {
     assert!(learned.update(&other, SIZE, 430.0));
     assert_eq!(first, learned.predict_allocation(SIZE, &other), "the same value is learned twice");
 }
+
+/// Readings of 40 random allocations of 16 hosts without whole pairs, and what two more of whole pairs are: as the physics says.
+fn few_pairs(seed: u64) -> (Cluster, Vec<Measurement>) {
+    let cluster = catalog::cluster("16xhgx-h100").expect("built in");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let is_pair = |m: &Measurement| m.allocation.parts().len() == 2 && m.allocation.gpu_count() == 16;
+    let mut rows = random_rows(&cluster, 60, &mut rng);
+    rows.retain(|m| !is_pair(m));
+    rows.truncate(40);
+    let physics = fabric::Fabric::new(&cluster);
+    rows.extend([pair(0, 1), pair(2, 3)].map(|a| {
+        let v = physics.estimate(&a, OP, SIZE).busbw.gb_per_s() * (0.02 * normal(&mut rng)).exp();
+        reading(a, v)
+    }));
+    (cluster, rows)
+}
+
+#[test]
+fn readings_of_one_split_that_agree_on_separate_hosts_are_believed_one_by_one() {
+    for (seed, share) in [(1, 0.6), (2, 0.6), (3, 0.8), (4, 1.4), (5, 0.3)] {
+        let (cluster, rows) = few_pairs(seed);
+        let clean = model(&cluster, &rows);
+        let unread = pair(14, 15);
+        let before = clean.predict_allocation(SIZE, &unread).busbw_gb_per_s;
+        let mut learned = clean.clone();
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        for (n, host) in (0..5).map(|i| 4 + 2 * i).enumerate() {
+            let a = pair(host, host + 1);
+            let v = clean.predict_allocation(SIZE, &a).busbw_gb_per_s * share * (0.01 * normal(&mut rng)).exp();
+            assert!(learned.update(&a, SIZE, v));
+            let moved = learned.predict_allocation(SIZE, &unread).busbw_gb_per_s / before;
+            if n == 0 {
+                assert!(
+                    (moved - 1.0).abs() < 0.08,
+                    "seed {seed}: one reading at {share} moved another pair to {moved}"
+                );
+            }
+        }
+        let after = learned.predict_allocation(SIZE, &unread).busbw_gb_per_s / before;
+        assert!((after / share - 1.0).abs() < 0.15, "seed {seed}: five jobs got {share}, the model says {after}");
+        // Other splits stay what their own readings say.
+        for m in rows.iter().filter(|m| m.allocation.gpu_count() != 16) {
+            let (p, q) =
+                (clean.predict_allocation(SIZE, &m.allocation), learned.predict_allocation(SIZE, &m.allocation));
+            let off = |p: Prediction| (p.busbw_gb_per_s / m.busbw.gb_per_s()).ln().abs();
+            assert!(off(q) < off(p) + 0.1, "seed {seed}: {m:?}: {p:?}, then {q:?}");
+        }
+    }
+}
+
+#[test]
+fn readings_that_agree_on_one_host_are_not_believed_of_others() {
+    let (cluster, rows) = few_pairs(6);
+    let clean = model(&cluster, &rows);
+    let mut learned = clean.clone();
+    for other in 5..12 {
+        let a = pair(4, other);
+        let v = clean.predict_allocation(SIZE, &a).busbw_gb_per_s * 0.6;
+        learned.update(&a, SIZE, v);
+    }
+    let unread = pair(14, 15);
+    let (p, q) = (clean.predict_allocation(SIZE, &unread), learned.predict_allocation(SIZE, &unread));
+    assert!((q.busbw_gb_per_s / p.busbw_gb_per_s - 1.0).abs() < 0.1, "{p:?}, with a slow host {q:?}");
+}

@@ -3,7 +3,7 @@
 //! A reading's noise beyond the ordinary belongs to that reading alone: one bad reading among good ones does not affect
 //! other predictions.
 
-use super::{Gp, GpPoint};
+use super::{Gp, GpPoint, host_overlap};
 use std::collections::HashMap;
 
 /// Leave-one-out residual, in standard deviations, beyond which a reading counts less.
@@ -20,6 +20,10 @@ pub(super) const MARKS_MAX: usize = 4;
 /// outlier may itself be irregular, so its irregularity gets the variance of that reading's noise up to this limit. A
 /// second reading of the split, on other hosts, shows which of the two is the cause.
 const ODD_SPLIT_MAX: f64 = 4.0;
+/// Outliers of one split, on hosts that have nothing in common, from which they are believed. A slow part explains one of them; so many are the split.
+const AGREEING_MIN: usize = 3;
+/// Distance between outliers that agree, as a share of the newest one's residual.
+const AGREEING_SHARE: f64 = 0.25;
 
 /// The noise of a reading as a multiple of the common variance `n2`. The reading lies `residual` from its prediction
 /// and has the variance `variance` as an ordinary reading. The factor exceeds 1 beyond `sds` deviations and grows with
@@ -47,6 +51,38 @@ impl Gp {
             }
         }
         changed
+    }
+
+    /// Believes the newest reading, an outlier that lies `residual` from its prediction, and the outliers of its split that agree with it, if they
+    /// are on [`AGREEING_MIN`] separate sets of hosts and at least as many as the readings that disagree. Those count less from now on. `true` if
+    /// any noise changed. O(n).
+    pub(super) fn believe_agreeing(&mut self, residual: f64) -> bool {
+        let Some(newest) = self.points.len().checked_sub(1).filter(|i| self.points[*i].noise_factor > 1.0) else {
+            return false;
+        };
+        let y = self.points[newest].y;
+        let noise = self.noise_sd();
+        let near = (AGREEING_SHARE * residual.abs()).max(OUTLIER_SDS * noise);
+        let (agreeing, others): (Vec<usize>, Vec<usize>) = self
+            .twins(&self.rows[newest])
+            .partition(|j| self.points[*j].noise_factor > 1.0 && (self.points[*j].y - y).abs() <= near);
+        let mut separate: Vec<&GpPoint> = Vec::new();
+        for j in agreeing.iter().rev() {
+            let p = &self.points[*j];
+            if separate.iter().all(|q| host_overlap(&p.hosts, &q.hosts) == 0.0) {
+                separate.push(p);
+            }
+        }
+        let ordinary = others.iter().filter(|j| self.points[**j].noise_factor <= 1.0).count();
+        if separate.len() < AGREEING_MIN.max(ordinary) {
+            return false;
+        }
+        let middle = stats::upper_median(&separate.iter().map(|p| p.y).collect::<Vec<_>>());
+        for j in agreeing.into_iter().chain(others) {
+            let p = &mut self.points[j];
+            p.noise_factor = noise_factor(p.y - middle, noise * noise, noise * noise, OUTLIER_SDS);
+        }
+        true
     }
 
     /// Recomputes the variance of every split's irregularity ([`ODD_SPLIT_MAX`]).

@@ -29,7 +29,7 @@ impl Gp {
         *p.recent.last().unwrap_or(&p.y) == y
     }
 
-    /// Learns one more reading with unchanged hyperparameters. O(n²). A full process drops its
+    /// Learns one more reading with unchanged hyperparameters. O(n²); O(n³) where it makes earlier outliers believed. A full process drops its
     /// [dispensable](Gp::dispensable) reading. `false` if the reading is degenerate.
     pub fn update(&mut self, point: GpPoint) -> bool {
         let instead = self.place_of(&point).map(Instead::Join).or_else(|| self.dispensable().map(Instead::Drop));
@@ -52,7 +52,8 @@ impl Gp {
             self.refresh_columns();
             self.refresh_alpha();
         }
-        point.noise_factor = self.noise_factor_of(&point);
+        let (residual, noise_factor) = self.residual_of(&point);
+        point.noise_factor = noise_factor;
         self.points.push(point);
         self.refresh_columns();
         let i = self.points.len() - 1;
@@ -64,19 +65,24 @@ impl Gp {
             self.refresh_columns();
             return false;
         }
-        self.refresh_alpha();
-        true
+        match self.believe_agreeing(residual) {
+            true => self.condition_noisier(),
+            false => {
+                self.refresh_alpha();
+                true
+            }
+        }
     }
 
-    /// The noise of a new reading: larger for an implausible one, so that it counts less.
-    fn noise_factor_of(&self, point: &GpPoint) -> f64 {
+    /// The distance of a new reading from its prediction, and its noise: larger for an implausible one, so that it counts less.
+    fn residual_of(&self, point: &GpPoint) -> (f64, f64) {
         if self.points.is_empty() {
-            return 1.0;
+            return (0.0, 1.0);
         }
         let hosts = point.hosts.iter().map(|&(h, w)| w * self.host_effect(h)).sum::<f64>();
         let off = point.y - self.feature_mean(&point.x, &mut Vec::new()) - hosts;
         let (_, sd) = self.deviation(&point.x, &point.hosts);
-        noise_factor(off, sd * sd, self.noise_sd().powi(2), OUTLIER_SDS)
+        (off, noise_factor(off, sd * sd, self.noise_sd().powi(2), OUTLIER_SDS))
     }
 }
 
