@@ -88,6 +88,8 @@ pub struct JobCalls {
     pub kinds: Vec<CallKind>,
     /// Entries that are no collective with a size, or beyond a limit.
     pub left_out: usize,
+    /// Files that end in the middle, of a killed rank: what is cut off counts nothing.
+    pub cut_off: usize,
     /// A test gave the times.
     pub is_simulated: bool,
     /// Steps of the job: those of the process that reported most, or of the profiler. `None` if the files have none.
@@ -174,17 +176,24 @@ fn text(path: &Path, most: usize) -> Result<String, JobError> {
     files::read_regular_text(path, most).map_err(JobError::File)
 }
 
-/// Reads the dumps of PyTorch's flight recorder.
+/// Reads the dumps of PyTorch's flight recorder. Returns also the number of files that are cut off, which count nothing.
 ///
 /// # Errors
-/// A file that cannot be read, with its line.
-pub fn flight_records(files: &[PathBuf]) -> Result<FlightRecords, JobError> {
-    let mut records = FlightRecords::default();
+/// A file that cannot be read, with its line; every file is cut off.
+pub fn flight_records(files: &[PathBuf]) -> Result<(FlightRecords, usize), JobError> {
+    let (mut records, mut cut_off) = (FlightRecords::default(), 0);
     for path in files {
         let text = text(path, measure::flight_recorder::FILE_BYTES_MAX)?;
-        records.read(&text).map_err(|e| JobError::Trace { path: path.clone(), why: e.to_string() })?;
+        let whole = records.read(&text).map_err(|e| JobError::Trace { path: path.clone(), why: e.to_string() })?;
+        cut_off += usize::from(!whole);
     }
-    Ok(records)
+    match files.first().filter(|_| cut_off == files.len()) {
+        Some(path) => {
+            let why = "the dump ends in the middle: its rank was killed while it wrote; give the folder with the dumps of all ranks";
+            Err(JobError::Trace { path: path.clone(), why: why.into() })
+        }
+        None => Ok((records, cut_off)),
+    }
 }
 
 /// Reads metrics of NCCL Inspector.
@@ -221,11 +230,20 @@ pub fn inspector_dump(files: &[PathBuf]) -> Result<(InspectorDump, usize), JobEr
 pub fn read(path: &Path) -> Result<JobCalls, JobError> {
     let JobFiles { form, files } = files_of(path)?;
     let (mut is_simulated, mut steps) = (false, 0);
+    let mut cut_off = 0;
     let (kinds, left_out) = match form {
         Form::Plugin => plugin(&files, &mut is_simulated, &mut steps)?,
-        Form::Inspector => inspector_dump(&files)?.0.kinds(),
+        Form::Inspector => {
+            let (dump, n) = inspector_dump(&files)?;
+            cut_off = n;
+            dump.kinds()
+        }
         Form::InspectorMetrics => (inspector_metrics(&files)?.kinds(), 0),
-        Form::FlightRecorder => flight_records(&files)?.kinds(),
+        Form::FlightRecorder => {
+            let (records, n) = flight_records(&files)?;
+            cut_off = n;
+            records.kinds()
+        }
         Form::Trace => {
             // Traces of several ranks would count each call several times: the first one tells what the job does.
             let text = text(&files[0], trace::FILE_BYTES_MAX)?;
@@ -237,7 +255,7 @@ pub fn read(path: &Path) -> Result<JobCalls, JobError> {
         let why = format!("no collective with a size is in {} ({left_out} entries left out)", form.name());
         return Err(JobError::Trace { path: path.into(), why });
     }
-    Ok(JobCalls { form, kinds, left_out, is_simulated, steps: (steps > 0).then_some(steps) })
+    Ok(JobCalls { form, kinds, left_out, cut_off, is_simulated, steps: (steps > 0).then_some(steps) })
 }
 
 /// The calls of the plugin's traces: each once, by the ranks' shortest GPU time if they have some.
@@ -317,6 +335,23 @@ mod tests {
                 assert_eq!((calls.form, k.size, k.ranks, k.calls, k.time_us), (form, Bytes(4096), 4, 1, us), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn the_dump_of_a_killed_rank_is_left_out_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        for rank in 0..4 {
+            std::fs::write(dir.path().join(format!("nccl_trace_rank_{rank}")), FLIGHT).unwrap();
+        }
+        let cut = dir.path().join("nccl_trace_rank_2");
+        std::fs::write(&cut, &FLIGHT[..200]).unwrap();
+        let calls = read(dir.path()).unwrap();
+        assert_eq!((calls.kinds.len(), calls.kinds[0].calls, calls.cut_off, calls.left_out), (1, 1, 1, 0));
+        let alone = read(&cut).unwrap_err().to_string();
+        assert!(alone.contains("nccl_trace_rank_2: the dump ends in the middle"), "{alone}");
+        // What is damaged otherwise is an error.
+        std::fs::write(&cut, FLIGHT.replacen(':', ";", 9)).unwrap();
+        assert!(read(dir.path()).unwrap_err().to_string().contains("nccl_trace_rank_2: line 1"));
     }
 
     #[test]

@@ -463,3 +463,17 @@ fn a_wrong_list_of_free_gpus_names_the_flag_once() {
         assert!(err.contains("--free"), "{list}: {err}");
     }
 }
+
+#[test]
+fn one_reading_far_off_makes_no_defect_and_the_doctor_asks_for_another() {
+    let folder = workplace();
+    std::fs::write(folder.at("c.yaml"), "name: c\nhosts:\n- {name: 'h[00-15]', type: hgx-h100}\n").unwrap();
+    ok(&folder, "measure --cluster c.yaml --backend simulated --store d.db");
+    let healthy = ok(&folder, "doctor --cluster c.yaml --store d.db");
+    assert!(healthy.contains("No defect is probable.\n"), "{healthy}");
+    ok(&folder, "cluster init --cluster c.yaml --state d.state");
+    ok(&folder, "cluster allocate j h00 h01 --state d.state");
+    ok(&folder, "observe --store d.db --state d.state --job j --busbw 15.8 --simulated");
+    let odd = joined(&ok(&folder, "doctor --cluster c.yaml --store d.db"));
+    assert!(odd.contains("1 unexplained outlier below: a second reading") && odd.contains("got 15.8 GB/s"), "{odd}");
+}

@@ -101,15 +101,20 @@ pub fn is_flight_record(beginning: &str) -> bool {
 }
 
 impl FlightRecords {
-    /// Adds the dump of one rank. O(bytes).
+    /// Adds the dump of one rank. `false` if it is cut off: its rank was killed in the middle of writing, and nothing of it counts. Operations above
+    /// [`OPERATIONS_MAX`] are left out and counted. O(bytes).
     ///
     /// # Errors
-    /// Text that is no dump of the flight recorder, a dump above [`FILE_BYTES_MAX`]; operations above [`OPERATIONS_MAX`] are left out and counted.
-    pub fn read(&mut self, text: &str) -> Result<(), ParseError> {
+    /// Text that is no dump of the flight recorder, a dump above [`FILE_BYTES_MAX`].
+    pub fn read(&mut self, text: &str) -> Result<bool, ParseError> {
         if text.len() > FILE_BYTES_MAX {
             return Err(ParseError::at(1, 1, format!("the dump is larger than {} MiB", FILE_BYTES_MAX >> 20)));
         }
-        let dump: Dump = serde_json::from_str(text).map_err(|e| {
+        let dump: Result<Dump, _> = serde_json::from_str(text);
+        if dump.as_ref().is_err_and(serde_json::Error::is_eof) && is_flight_record(text) {
+            return Ok(false);
+        }
+        let dump = dump.map_err(|e| {
             let what = e.to_string();
             let what: String = what.split(" at line").next().unwrap_or("").chars().take(160).collect();
             ParseError::at(
@@ -129,7 +134,7 @@ impl FlightRecords {
                 self.left_out += 1;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// `None` if the entry is no collective that counts.

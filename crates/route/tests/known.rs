@@ -1,6 +1,6 @@
 //! Demands whose optimum has a closed form.
 
-use route::{Demand, Planner, RoutePlan, RoutingNetwork, Rule, builtin};
+use route::{Demand, Planner, RoutePlan, RoutingNetwork, RoutingOptions, Rule, builtin};
 
 fn network(name: &str) -> RoutingNetwork {
     RoutingNetwork::of(&builtin::cluster(name).unwrap(), &Default::default()).unwrap()
@@ -43,5 +43,27 @@ fn balanced_traffic_takes_the_direct_path() {
         let (plan, _) = planned(&net, &d);
         assert_eq!((plan.rule, plan.exception_count()), (Rule::Direct, 0), "{name}: {plan:?}");
         assert!(plan.gap() < 1e-9, "{name}: {plan:?}");
+    }
+}
+
+#[test]
+fn without_relays_every_pair_of_hosts_keeps_a_path_and_no_gpu_forwards() {
+    let options = RoutingOptions { relay_read_gb_per_s: Some(0.0), ..Default::default() };
+    for name in ["rails2x4", "rails4x8"] {
+        let net = RoutingNetwork::of(&builtin::cluster(name).unwrap(), &options).unwrap();
+        let n = net.rank_count();
+        let mut d = Demand::new(n).unwrap();
+        (0..n * n).filter(|p| p / n != p % n).for_each(|p| d.set(p / n, p % n, 9 << 20).unwrap());
+        let (plan, _) = planned(&net, &d);
+        assert!(plan.gap() < 0.05, "{name}: {plan:?}");
+        for (src, dst) in (0..n * n).map(|p| (p / n, p % n)).filter(|(i, j)| i != j) {
+            for path in 0..net.path_count(src, dst) {
+                let forwards = net.path(src, dst, path).any(|l| {
+                    let name = net.link_name(l as usize);
+                    name.split_once(" > ").is_some_and(|(from, to)| from == to)
+                });
+                assert!(!forwards, "{name}: {src} to {dst}, path {path}");
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::store_errors::OrFailure;
 use console::{Failure, Format, table, text_of, wrap};
 use engine::{CandidateAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, GpuList};
 use std::path::PathBuf;
-use topology::{Cluster, Collective};
+use topology::{Cluster, Collective, count};
 
 /// Arguments of `linkwise doctor`.
 #[derive(clap::Args)]
@@ -115,7 +115,16 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
         out += &wrap(&what, 2);
     }
     if d.defects.is_empty() && d.shared.is_empty() {
-        out += "No defect is probable.\n";
+        out += &match d.stray.len() {
+            0 => "No defect is probable.\n".to_owned(),
+            n => wrap(
+                &format!(
+                    "No defect is probable. {} below: a second reading of the same hosts tells whether they are slow.",
+                    count(n, "unexplained outlier")
+                ),
+                2,
+            ),
+        };
     }
     let mut asked: Vec<&GpuList> = Vec::new();
     for x in &d.defects {

@@ -259,10 +259,15 @@ impl<'a> Builder<'a> {
         local.nvlink = legs;
     }
 
+    /// Highest rate at which a GPU forwards bytes of others, GB/s; infinite without a limit.
+    fn relay_limit_gb_per_s(&self) -> f64 {
+        let o = self.options;
+        [o.relay_read_gb_per_s, o.relay_write_gb_per_s].into_iter().flatten().fold(f64::INFINITY, f64::min)
+    }
+
     /// Adds a link from every GPU to itself if relays have limits.
     fn add_relay_limits(&mut self) {
-        let o = self.options;
-        let limit = [o.relay_read_gb_per_s, o.relay_write_gb_per_s].into_iter().flatten().fold(f64::INFINITY, f64::min);
+        let limit = self.relay_limit_gb_per_s();
         let ranks = self.net.ranks.len() as u32; // nodes 0 to ranks - 1 are the ranks
         self.relay_loop =
             (0..ranks).map(|r| limit.is_finite().then(|| self.link_id(r, r, limit, LinkKind::Relay))).collect();
@@ -429,11 +434,15 @@ impl<'a> Builder<'a> {
         let nearest = local.gpus.iter().map(|&x| n.gpu_paths[x]).min().unwrap_or(PathKind::Sys);
         let near: Vec<usize> = (0..local.gpus.len()).filter(|&x| n.gpu_paths[local.gpus[x]] == nearest).collect();
         // The GPU next to the NIC: this one, or the one that it reaches fastest over NVLink.
+        // If no GPU may forward, a GPU reaches the NICs of others over PCIe.
+        let forwards = self.relay_limit_gb_per_s() > 0.0;
         let gate = match near.contains(&g) {
             true => Some((g, Leg::default(), Leg::default())),
-            false => self.nearest_gpu_to_nic(local, g, &near),
+            false if forwards => self.nearest_gpu_to_nic(local, g, &near),
+            false => None,
         };
         let own = near.len() == 1
+            && forwards
             && (0..local.gpus.len()).all(|x| near.contains(&x) || self.nearest_gpu_to_nic(local, x, &near).is_some());
         let rail = self.node_id(rail);
         let (gate, to_gate, from_gate) = gate.unwrap_or((g, Leg::default(), Leg::default()));

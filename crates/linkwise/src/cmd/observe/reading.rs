@@ -102,7 +102,10 @@ fn of_flight_recorder(
     path: &Path,
     files: &[std::path::PathBuf],
 ) -> Result<(Vec<ReadingIn>, usize), Failure> {
-    let records = calls::flight_records(files).map_err(Failure::input)?;
+    let (records, cut_off) = calls::flight_records(files).map_err(Failure::input)?;
+    if cut_off > 0 {
+        console::say(&format!("note: {cut_off} of {} dumps end in the middle and are left out", files.len()));
+    }
     let (kinds, mut left_out) = records.kinds();
     let mut out = Vec::new();
     for k in &kinds {

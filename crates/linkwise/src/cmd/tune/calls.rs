@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             })
         };
         return console::print_json(&json!({
-            "form": job.form.name(), "steps": steps, "is_simulated": job.is_simulated, "left_out": job.left_out,
+            "form": job.form.name(), "steps": steps, "is_simulated": job.is_simulated, "left_out": job.left_out, "cut_off": job.cut_off,
             "calls": job.kinds.iter().map(of).collect::<Vec<_>>(),
         }));
     }
@@ -68,6 +68,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         0 => String::new(),
         n => format!("; {n} entries are no collective with a size"),
     };
-    print(&format!("{}, {of_steps}{left_out}\n{}\n", job.form.name(), text_of(&t).trim_end()));
+    let cut_off = match job.cut_off {
+        0 => String::new(),
+        n => format!("; cut off, as a killed rank leaves it: {}", count(n, "file")),
+    };
+    print(&format!("{}, {of_steps}{left_out}{cut_off}\n{}\n", job.form.name(), text_of(&t).trim_end()));
     Ok(())
 }
