@@ -3,7 +3,7 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-say "demo: builds linkwise (the first time about 6 minutes on two cores, 2 GB), then measures, places and tunes on simulated and published data without"
+say "demo: builds linkwise (the first time about 9 minutes on two cores, 2 GB), then measures, places and tunes on simulated and published data without"
 say "a GPU (about a minute), and writes a report to out/"
 scripts/build-with-time-left.sh --locked --package linkwise --package linkwise-lab
 begin=$SECONDS

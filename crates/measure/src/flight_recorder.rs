@@ -236,7 +236,7 @@ mod tests {
 
     fn read(texts: &[String]) -> (Vec<CallKind>, usize) {
         let mut records = FlightRecords::default();
-        texts.iter().for_each(|t| records.read(t).unwrap());
+        assert!(texts.iter().all(|t| records.read(t).unwrap()));
         records.kinds()
     }
 
@@ -318,10 +318,10 @@ mod tests {
         }
 
         #[test]
-        fn a_dump_cut_anywhere_is_an_error_and_no_panic(at in any::<proptest::sample::Index>()) {
+        fn a_dump_cut_anywhere_counts_nothing_and_is_no_panic(at in any::<proptest::sample::Index>()) {
             let text = dump(&[entry(0, "nccl:all_reduce", "[[4]]", "[[4]]", "")]);
             let mut records = FlightRecords::default();
-            prop_assert!(records.read(&text[..at.index(text.len())]).is_err());
+            prop_assert!(!matches!(records.read(&text[..at.index(text.len())]), Ok(true)));
         }
     }
 }
