@@ -68,8 +68,10 @@ pub fn bound(pods: &[Pod], claims: &[ResourceClaim], inventory: &Inventory, name
     let by_id: HashMap<Id, &ResourceClaim> = claims.iter().map(|c| (id(c), c)).collect();
     let mut gangs: BTreeMap<Key, Option<BTreeMap<Id, Vec<String>>>> = BTreeMap::new();
     for pod in pods.iter().filter(|p| p.namespace().is_some_and(|n| namespaces.contains(&n))) {
-        let named = claims_of(pod);
-        if named.is_empty() || ended(pod) {
+        let namespace = pod.namespace().unwrap_or_default();
+        let named: Vec<Id> =
+            crate::claim::names(pod).into_iter().flatten().map(|name| (namespace.clone(), name)).collect();
+        if named.is_empty() || crate::plan::is_over(pod) {
             continue;
         }
         let gpus = |c: &Id| -> Option<Vec<String>> {
@@ -96,21 +98,6 @@ pub fn bound(pods: &[Pod], claims: &[ResourceClaim], inventory: &Inventory, name
     }
     let whole = gangs.into_iter().filter_map(|(gang, pods)| Some(Bound { gang, pods: pods? }));
     whole.filter(|b| b.pods.values().map(Vec::len).sum::<usize>() > 1).collect()
-}
-
-fn claims_of(pod: &Pod) -> Vec<Id> {
-    let namespace = pod.namespace().unwrap_or_default();
-    let generated = pod.status.iter().flat_map(|s| s.resource_claim_statuses.iter().flatten());
-    let generated: HashMap<&str, Option<&str>> =
-        generated.map(|s| (s.name.as_str(), s.resource_claim_name.as_deref())).collect();
-    let named = pod.spec.iter().flat_map(|s| s.resource_claims.iter().flatten());
-    let named = named
-        .filter_map(|c| c.resource_claim_name.as_deref().or_else(|| generated.get(c.name.as_str()).copied().flatten()));
-    named.map(|n| (namespace.clone(), n.to_owned())).collect()
-}
-
-fn ended(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 
 /// The advice, one line.

@@ -3,6 +3,7 @@
 //! The server's state is a mirror here: the controller allocates in it first, because the other doors of the site use the same GPUs, and brings it up to
 //! the claims afterwards ([`crate::controller`]). kube's client carries the requests, with its TLS and its token files.
 
+use crate::names::JOB_PREFIX;
 use crate::pulse::Pulse;
 use crate::settings::ServerArgs;
 use http::{Method, Request};
@@ -11,7 +12,7 @@ use kube::client::Body;
 use kube::{Client, Config};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +71,10 @@ struct Host {
 struct Gpu {
     #[serde(default)]
     uuid: Option<String>,
+    #[serde(default)]
+    job: Option<String>,
+    #[serde(default)]
+    drained: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -122,6 +127,8 @@ pub struct Server {
     /// Name of every GPU whose UUID the server knows, and back.
     names: HashMap<String, String>,
     uuids: HashMap<String, String>,
+    /// UUIDs of GPUs that are drained or held by another door, such as Slurm.
+    kept: HashSet<String>,
 }
 
 impl Server {
@@ -137,7 +144,8 @@ impl Server {
         config.auth_info.token_file = args.server_token_file.as_ref().map(|f| f.display().to_string());
         config.root_cert_file.clone_from(&args.server_ca);
         let client = Client::try_from(config).map_err(|e| format!("--server {}: {e}", args.server))?;
-        Ok(Server { client, pulse: Arc::default(), names: HashMap::new(), uuids: HashMap::new() })
+        let (names, uuids, kept) = (HashMap::new(), HashMap::new(), HashSet::new());
+        Ok(Server { client, pulse: Arc::default(), names, uuids, kept })
     }
 
     /// The same client; every request is a beat, because one may take 70 s.
@@ -222,10 +230,14 @@ impl Server {
         let hosts: Hosts = serde_json::from_value(hosts).map_err(|e| AskError::Silent(format!("/v1/hosts: {e}")))?;
         self.names.clear();
         self.uuids.clear();
+        self.kept.clear();
         for host in hosts.hosts {
             for (index, gpu) in host.gpus.into_iter().enumerate() {
                 if let Some(uuid) = gpu.uuid.filter(|u| !u.is_empty()) {
                     let name = format!("{}:{index}", host.name);
+                    if gpu.drained.is_some() || gpu.job.is_some_and(|j| !j.starts_with(JOB_PREFIX)) {
+                        self.kept.insert(uuid.clone());
+                    }
                     self.uuids.insert(name.clone(), uuid.clone());
                     self.names.insert(uuid, name);
                 }
@@ -239,9 +251,9 @@ impl Server {
         self.names.get(uuid).map(String::as_str)
     }
 
-    /// Number of GPUs whose UUIDs are known.
-    pub fn known(&self) -> usize {
-        self.names.len()
+    /// True if the server knew the GPU when its names were read, and neither a drain nor another door kept it.
+    pub fn gives(&self, uuid: &str) -> bool {
+        self.names.contains_key(uuid) && !self.kept.contains(uuid)
     }
 
     /// Allocates GPUs to a job: for every pod its number, all of one pod on one host. `free` are the names to choose from. The same job and pods give

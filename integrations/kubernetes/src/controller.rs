@@ -1,5 +1,7 @@
 //! The loop: watches, plans, writes.
 
+mod choice;
+mod doubt;
 mod make_room;
 mod mirror;
 mod place;
@@ -14,6 +16,7 @@ use crate::settings::Settings;
 use crate::world::{Change, Id, Told, World};
 use crate::write::{WriteError, Writer};
 use crate::{owner, say};
+use doubt::Doubt;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
@@ -112,9 +115,12 @@ pub async fn run(
         logged: BTreeSet::new(),
         known: BTreeSet::new(),
         ending: HashMap::new(),
+        kept: HashMap::new(),
         mirrored: None,
         named: None,
-        unsure: false,
+        planning: Duration::ZERO,
+        told: 0,
+        doubts: Vec::new(),
     };
     loop {
         match leadership.term() {
@@ -159,12 +165,18 @@ struct Controller {
     known: BTreeSet<String>,
     /// Jobs whose claims are free and whose pods' end is not known, and since when.
     ending: HashMap<String, Instant>,
+    /// Decisions whose restart was refused, and until when they are left alone.
+    kept: HashMap<String, Instant>,
     /// When the server's jobs were listed.
     mirrored: Option<Instant>,
     /// When the server's names of GPUs were read.
     named: Option<Instant>,
-    /// A write got no answer and may still arrive: everything is fenced before the next decision, as after a change of leaders.
-    unsure: bool,
+    /// How long the last plan took.
+    planning: Duration,
+    /// Gangs that were told something in this round.
+    told: usize,
+    /// Writes without an answer.
+    doubts: Vec<doubt::Doubt>,
 }
 
 impl Controller {
@@ -191,29 +203,34 @@ impl Controller {
         while current(self) && !self.world.is_ready() {
             self.take(&mut changes, TICK).await;
         }
-        self.unsure = true;
+        while current(self) && !self.fence(term).await {
+            self.take(&mut changes, PAUSE).await;
+        }
         while current(self) {
-            if self.unsure {
-                let leadership = Arc::clone(&self.leadership);
-                let writer = self.writer(&leadership);
-                match writer.fence(&mut self.world, |namespace| self.settings.places(namespace)).await {
-                    Ok(fenced) => {
-                        self.count_writes(&writer);
-                        (self.log)(&format!("leads, term {term}; {} objects touched", fenced.touched));
-                        for refused in fenced.refused {
-                            self.log_once(format!("not touched: {refused}"));
-                        }
-                        self.unsure = false;
-                    }
-                    Err(e) => {
-                        (self.log)(&format!("the fence: {e}"));
-                        self.take(&mut changes, PAUSE).await;
-                        continue;
-                    }
-                }
-            }
             let busy = self.round().await;
             self.take(&mut changes, if busy { Duration::ZERO } else { TICK }).await;
+        }
+    }
+
+    /// Makes late writes of all earlier decisions fail; false if the API does not answer.
+    async fn fence(&mut self, term: u64) -> bool {
+        let leadership = Arc::clone(&self.leadership);
+        let writer = self.writer(&leadership);
+        let fenced = writer.fence(&mut self.world, |namespace| self.settings.places(namespace)).await;
+        self.count_writes(&writer);
+        match fenced {
+            Ok(fenced) => {
+                (self.log)(&format!("leads, term {term}; {} objects touched", fenced.touched));
+                for refused in fenced.refused {
+                    self.log_once(format!("not touched: {refused}"));
+                }
+                self.doubts.clear();
+                true
+            }
+            Err(e) => {
+                (self.log)(&format!("the fence: {e}"));
+                false
+            }
         }
     }
 
@@ -243,8 +260,8 @@ impl Controller {
             if let Ok(Some(change)) = tokio::time::timeout(most, changes.recv()).await {
                 self.apply(change);
             }
-            // Objects of a gang arrive together.
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            // Objects of a gang arrive together; and on a large site a change after the other must not keep a core busy with plans.
+            tokio::time::sleep(self.planning.clamp(Duration::from_millis(5), TICK)).await;
         }
         while let Ok(change) = changes.try_recv() {
             self.apply(change);
@@ -260,7 +277,14 @@ impl Controller {
 
     /// One plan and its first changes; true if there may be more to do at once.
     async fn round(&mut self) -> bool {
+        let leadership = Arc::clone(&self.leadership);
+        let writer = self.writer(&leadership);
+        self.settle(&writer).await;
+        self.told = 0;
+        let begin = Instant::now();
         let mut plan = plan(&self.world, &self.settings, jiff::Timestamp::now(), Instant::now());
+        self.leave_alone(&mut plan);
+        self.planning = begin.elapsed();
         for alarm in plan.alarms.iter().chain(&plan.inventory.faults) {
             if self.alarmed.insert(alarm.clone()) {
                 self.counters.alarms.fetch_add(1, Ordering::Relaxed);
@@ -269,20 +293,20 @@ impl Controller {
         }
         let mut busy = self.read_sizes(&plan).await;
         self.said.retain(|_, said| said.at.elapsed() < 40 * SAY_AGAIN);
-        let leadership = Arc::clone(&self.leadership);
-        let writer = self.writer(&leadership);
+        self.kept.retain(|_, until| Instant::now() < *until);
         for step in std::mem::take(&mut plan.steps) {
+            let doubt = Doubt::of(&step);
             match self.step(&writer, &plan, step).await {
-                Ok(()) => busy = true,
+                Ok(changed) => busy |= changed,
                 Err(WriteError::NotLeader) => return false,
                 Err(e @ WriteError::Refused { .. }) => self.log_once(e.to_string()),
                 Err(e) => {
                     (self.log)(&e.to_string());
-                    self.unsure |= matches!(e, WriteError::Silent(_));
-                    tokio::time::sleep(PAUSE / 10).await;
-                    if self.unsure {
-                        return true;
+                    if matches!(e, WriteError::Silent(_)) {
+                        self.doubt(e.to_string(), doubt);
+                        busy = true; // what was written is not in this plan
                     }
+                    tokio::time::sleep(PAUSE / 10).await;
                 }
             }
         }
@@ -307,7 +331,8 @@ impl Controller {
         placed
     }
 
-    async fn step(&mut self, writer: &Writer<'_>, plan: &Plan, step: Step) -> Result<(), WriteError> {
+    /// One change; true if something changed.
+    async fn step(&mut self, writer: &Writer<'_>, plan: &Plan, step: Step) -> Result<bool, WriteError> {
         match step {
             Step::Release { gang, job, pods } => {
                 let begin = Instant::now();
@@ -332,27 +357,10 @@ impl Controller {
             Step::LetGo(claim) => writer.let_go(&claim, &mut self.world).await?,
             Step::Free(claim) => writer.free(&claim, &mut self.world).await?,
             Step::Restart { gang, job, pods, nodes } => {
-                let text = format!(
-                    "not all pods of {gang} were bound within {} s; all start again",
-                    self.settings.start_deadline_seconds
-                );
-                (self.log)(&format!("{text} ({job})"));
-                let until = Instant::now() + AVOID;
-                self.avoided.extend(nodes.into_iter().map(|n| ((gang.clone(), n), until)));
-                // A disruption budget may refuse for a while: the event comes once.
-                let before = self.said.insert(gang.clone(), tell::Said { text: text.clone(), at: Instant::now() });
-                let news = before.is_none_or(|said| said.text != text);
-                if let Some(pod) = pods.first().and_then(|p| self.world.pods.get(p)).filter(|_| news) {
-                    say::event(&self.client, &self.identity, pod, true, "StartsAgain", &text).await;
-                }
-                for pod in &pods {
-                    writer.evict(pod, &self.world, false).await?;
-                    self.world.pods.remove(pod);
-                }
-                self.counters.restarted.fetch_add(1, Ordering::Relaxed);
+                return self.restart(writer, &gang, &job, &pods, nodes).await;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn reason(&self, plan: &Plan, job: &str) -> Option<String> {

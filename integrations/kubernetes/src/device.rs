@@ -1,6 +1,8 @@
 //! The GPUs of the slices, by UUID, and who holds them.
 
-use k8s_openapi::api::resource::v1::{Device as SliceDevice, DeviceAttribute, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{
+    Device as SliceDevice, DeviceAttribute, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Devices of all slices together. A site of 1,280 hosts has 10,240.
@@ -156,12 +158,23 @@ fn find<'a>(device: &'a SliceDevice, driver: &str, name: &str) -> Option<&'a Dev
 
 /// Devices that an allocation names, with the request that got each.
 pub fn allocated(claim: &ResourceClaim) -> impl Iterator<Item = (&str, Place)> {
+    results(claim).map(|r| (r.request.as_str(), place(r)))
+}
+
+/// Devices that an allocation names whole, without shares of a device.
+pub fn allocated_whole(claim: &ResourceClaim) -> impl Iterator<Item = Place> {
+    results(claim).filter(|r| r.share_id.is_none()).map(place)
+}
+
+/// The results of an allocation, without those for administrators, which take nothing.
+fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let allocation = claim.status.as_ref().and_then(|s| s.allocation.as_ref());
     let results = allocation.and_then(|a| a.devices.as_ref()).and_then(|d| d.results.as_deref()).unwrap_or_default();
-    results.iter().filter(|r| r.admin_access != Some(true)).map(|r| {
-        let place = Place { driver: r.driver.clone(), pool: r.pool.clone(), name: r.device.clone() };
-        (r.request.as_str(), place)
-    })
+    results.iter().filter(|r| r.admin_access != Some(true))
+}
+
+fn place(r: &DeviceRequestAllocationResult) -> Place {
+    Place { driver: r.driver.clone(), pool: r.pool.clone(), name: r.device.clone() }
 }
 
 /// Who holds what.

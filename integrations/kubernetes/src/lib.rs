@@ -15,12 +15,14 @@
 
 pub mod advise;
 pub mod ask;
+pub mod budget;
 pub mod claim;
 pub mod client;
 pub mod controller;
 pub mod device;
 pub mod facts;
 pub mod gang;
+mod hash;
 pub mod leader;
 pub mod names;
 pub mod node;

@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Ends at SIGTERM or Ctrl-C. What is half done is gone on with by the next leader.
+/// Ends at SIGTERM or Ctrl-C. The next leader finishes what this one began.
 async fn stopped() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut term) = signal(SignalKind::terminate()) else { return std::future::pending().await };

@@ -26,7 +26,7 @@ pub const CLAIM_LABEL: &str = "linkwise.dev/place";
 pub const RESERVED_RESOURCE: &str = "placements";
 /// Finalizer of allocated claims, which the controller of claims removes with the allocation.
 pub const CLAIM_FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// Condition of pods that wait: what is awaited.
+/// Condition of pods: what is awaited, or where they are; of devices in a claim: why they were chosen.
 pub const CONDITION: &str = "linkwise.dev/Placed";
 /// Beginning of the jobs of this controller in the server's state.
 pub const JOB_PREFIX: &str = "k8s:";

@@ -30,8 +30,8 @@ pub fn refuses(node: &Node, pod: &Pod) -> Option<String> {
         return Some(format!("has the taint {}:{}", taint.key, taint.effect));
     }
     let pod = pod.spec.as_ref()?;
-    let labels = node.metadata.labels.clone().unwrap_or_default();
-    if let Some((key, value)) = pod.node_selector.iter().flatten().find(|(k, v)| labels.get(*k) != Some(v)) {
+    let label = |key: &str| node.metadata.labels.as_ref()?.get(key).map(String::as_str);
+    if let Some((key, value)) = pod.node_selector.iter().flatten().find(|(k, v)| label(k) != Some(v.as_str())) {
         return Some(format!("lacks the label {key}={value}"));
     }
     let required = pod
@@ -39,7 +39,7 @@ pub fn refuses(node: &Node, pod: &Pod) -> Option<String> {
         .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    if required.is_some_and(|r| !r.node_selector_terms.iter().any(|t| term_matches(t, node, &labels))) {
+    if required.is_some_and(|r| !r.node_selector_terms.iter().any(|t| term_matches(t, node))) {
         return Some("does not match the pod's node affinity".into());
     }
     None
@@ -67,13 +67,14 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 }
 
 /// A term without requirements matches nothing.
-fn term_matches(term: &NodeSelectorTerm, node: &Node, labels: &BTreeMap<String, String>) -> bool {
+fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let label = |key: &str| node.metadata.labels.as_ref()?.get(key).map(String::as_str);
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     let name = node.metadata.name.as_deref();
     let field = |f: &NodeSelectorRequirement| f.key == "metadata.name" && holds(f, name);
     !(expressions.is_empty() && fields.is_empty())
-        && expressions.iter().all(|e| holds(e, labels.get(&e.key).map(String::as_str)))
+        && expressions.iter().all(|e| holds(e, label(&e.key)))
         && fields.iter().all(field)
 }
 
@@ -97,8 +98,8 @@ fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 pub fn requests(pod: &Pod) -> Amounts {
     let Some(spec) = pod.spec.as_ref() else { return Amounts::new() };
     let of = |c: &Container| -> Amounts {
-        let list = c.resources.as_ref().and_then(|r| r.requests.clone()).unwrap_or_default();
-        list.into_iter().map(|(name, q)| (name, milli(&q.0).unwrap_or(0))).collect()
+        let list = c.resources.iter().flat_map(|r| r.requests.iter().flatten());
+        list.map(|(name, q)| (name.clone(), milli(&q.0).unwrap_or(0))).collect()
     };
     let mut sum = Amounts::new();
     let mut most = Amounts::new();
@@ -137,8 +138,8 @@ fn largest(of: &mut Amounts, and: &Amounts) {
 
 /// What a node can give.
 pub fn allocatable(node: &Node) -> Amounts {
-    let list = node.status.as_ref().and_then(|s| s.allocatable.clone()).unwrap_or_default();
-    list.into_iter().map(|(name, q)| (name, milli(&q.0).unwrap_or(0))).collect()
+    let list = node.status.iter().flat_map(|s| s.allocatable.iter().flatten());
+    list.map(|(name, q)| (name.clone(), milli(&q.0).unwrap_or(0))).collect()
 }
 
 /// The first resource of which a node has too little, with what is free and what is asked, in thousandths; none: it fits.

@@ -52,42 +52,59 @@ struct Holder {
     ending: bool,
     /// A pod of it should be gone long ago.
     stuck: bool,
+    /// Some of its pods are ending: a later eviction was refused.
+    in_pieces: bool,
     /// When it was released, the youngest pod.
     since: String,
 }
 
-/// What must end for a gang, as little as possible: the least important first, then the youngest, and none that is not needed. `avoid`: nodes that
-/// are not for the gang. `spared`: decisions that cannot be evicted now. O(log(gangs) + victims) looks at all nodes and devices.
-#[allow(clippy::too_many_arguments)] // what the controller knows
-pub fn way(
-    world: &World,
-    settings: &Settings,
-    plan: &Plan,
-    wanted: &Wanted,
-    pods: &[&Pod],
-    avoid: &BTreeSet<String>,
-    spared: &BTreeSet<String>,
-    now: Timestamp,
-) -> Way {
+/// A gang without room, and what is known.
+pub struct Case<'a> {
+    /// What the API said.
+    pub world: &'a World,
+    /// The settings.
+    pub settings: &'a Settings,
+    /// The plan of this world.
+    pub plan: &'a Plan,
+    /// The gang.
+    pub wanted: &'a Wanted,
+    /// Its gated pods with GPUs, in the order of `wanted`.
+    pub pods: &'a [&'a Pod],
+    /// Nodes that are not for the gang.
+    pub avoid: &'a BTreeSet<String>,
+    /// Decisions that cannot be evicted now.
+    pub spared: &'a BTreeSet<String>,
+    /// False: linkwise's server gives the GPU with this UUID to no gang, whatever ends.
+    pub gives: &'a dyn Fn(&str) -> bool,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What must end for a gang, as little as possible: gangs in pieces first, then the least important, then the youngest, and none that is not needed.
+/// O(log(gangs) + victims) looks at all nodes and devices; none where no gang is less important or ending.
+pub fn way(case: &Case<'_>) -> Way {
     let never = |p: &&Pod| p.spec.as_ref().and_then(|s| s.preemption_policy.as_deref()) == Some("Never");
-    if pods.iter().any(never) {
+    if case.pods.iter().any(never) {
         return Way::None;
     }
-    let holders = holders(world, plan, now);
-    let mut gone: BTreeSet<&str> = holders.iter().filter(|h| h.ending).map(|h| h.victim.job.as_str()).collect();
-    let fits = |gone: &BTreeSet<&str>| fits(world, plan, wanted, pods, avoid, gone);
-    if fits(&gone) {
-        return if gone.is_empty() { Way::None } else { Way::Wait };
-    }
+    let holders = holders(case.world, case.plan, case.now);
     let may = |h: &&Holder| {
         !h.ending
             && !h.stuck
-            && h.victim.priority < wanted.priority
-            && !spared.contains(&h.victim.job)
-            && h.victim.pods.iter().all(|p| settings.places(&p.0))
+            && h.victim.priority < case.wanted.priority
+            && !case.spared.contains(&h.victim.job)
+            && h.victim.pods.iter().all(|p| case.settings.places(&p.0))
     };
     let mut may: Vec<&Holder> = holders.iter().filter(may).collect();
-    may.sort_by_key(|h| (h.victim.priority, Reverse(h.since.clone())));
+    let mut gone: BTreeSet<&str> = holders.iter().filter(|h| h.ending).map(|h| h.victim.job.as_str()).collect();
+    if may.is_empty() && gone.is_empty() {
+        return Way::None;
+    }
+    let fits = |gone: &BTreeSet<&str>| fits(case, gone);
+    if fits(&gone) {
+        return if gone.is_empty() { Way::None } else { Way::Wait };
+    }
+    may.sort_by_key(|h| (!h.in_pieces, h.victim.priority, Reverse(h.since.clone())));
     let with = |n: usize| gone.iter().copied().chain(may[..n].iter().map(|h| h.victim.job.as_str())).collect();
     if may.is_empty() || !fits(&with(may.len())) {
         return Way::None;
@@ -123,6 +140,7 @@ fn holders(world: &World, plan: &Plan, now: Timestamp) -> Vec<Holder> {
     });
     let holder = |(job, pods): (&str, Vec<&Pod>)| Holder {
         ending: pods.iter().all(|p| is_ending(p, now)),
+        in_pieces: pods.iter().any(|p| is_ending(p, now)),
         stuck: pods.iter().any(|p| p.metadata.deletion_timestamp.is_some() && !is_ending(p, now)),
         since: pods
             .iter()
@@ -149,19 +167,13 @@ fn is_ending(pod: &Pod, now: Timestamp) -> bool {
 }
 
 /// Is there a place for every pod of the gang when these decisions are gone? First fit, largest pods first, on the fullest node: a yes has a placement.
-fn fits(
-    world: &World,
-    plan: &Plan,
-    wanted: &Wanted,
-    pods: &[&Pod],
-    avoid: &BTreeSet<String>,
-    gone: &BTreeSet<&str>,
-) -> bool {
+fn fits(case: &Case<'_>, gone: &BTreeSet<&str>) -> bool {
+    let Case { world, plan, wanted, pods, .. } = *case;
     let is_gone = |job: Option<&str>| job.is_some_and(|j| gone.contains(j));
-    let Ok(room) = candidates_without(world, pods, avoid, |p| is_gone(own_job(&p.metadata))) else { return false };
+    let Ok(room) = candidates_without(world, pods, case.avoid, |p| is_gone(own_job(&p.metadata))) else { return false };
     let held = Held::of(world.claims.all().filter(|c| !is_gone(claim::job(c))), &plan.inventory);
     let mut free: BTreeMap<&str, usize> = BTreeMap::new();
-    for d in plan.inventory.devices().filter(|d| d.out.is_none() && held.is_free(d)) {
+    for d in plan.inventory.devices().filter(|d| d.out.is_none() && held.is_free(d) && (case.gives)(&d.uuid)) {
         *free.entry(&d.node).or_default() += 1;
     }
     let Room { mut left, of_pod } = room;

@@ -27,7 +27,7 @@ pub struct Alive {
     pub within_seconds: u64,
 }
 
-/// The pulse of a loop. What waits inside of the loop beats, too, once per request: each has a deadline.
+/// The pulse of a loop. Requests inside the loop beat, too: each has a deadline.
 #[derive(Debug, Default)]
 pub struct Pulse {
     file: Option<PathBuf>,
@@ -45,12 +45,12 @@ impl Pulse {
         Pulse { file, last: Mutex::default() }
     }
 
-    /// True if somebody looks at the pulse.
+    /// True if there is a file: a probe looks at it.
     pub fn is_on(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Says that the loop goes on. A file that cannot be written is the probe's to tell.
+    /// Says that the loop goes on. A failed write is not told here: the probe finds the old file.
     pub fn beat(&self) {
         let Some(file) = &self.file else { return };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -45,11 +45,6 @@ pub fn messages(pod: &Pod) -> impl Iterator<Item = &str> {
     containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.message.as_deref())
 }
 
-/// True if the pod's containers have ended for good.
-pub fn has_ended(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,7 +65,7 @@ mod tests {
             "loss 3\nlinkwise-calls 1 all_reduce,16777216,16,800,200;all_reduce,1048576,8,70,900;broadcast,4096,16,20,2\n",
         );
         let b = pod("b", "linkwise-calls 1 all_reduce,16777216,16,629.1456,200");
-        assert!(has_ended(&a));
+        assert!(crate::plan::is_over(&a));
         let (readings, wrong) = of([&a, &b], 16);
         assert_eq!((readings.len(), wrong.len()), (1, 0), "{readings:?}");
         // 16 MiB in 629 us is 26.67 GB/s; bus bandwidth of an all-reduce over 16: 30/16 of it.

@@ -65,6 +65,18 @@ impl Word<'_> {
     pub fn is_on(&self, pod: &Pod) -> bool {
         condition(pod).is_some_and(|c| c.status == self.status() && c.message.as_deref() == Some(cut(self.text)))
     }
+
+    /// True if the pod says this already, perhaps with other numbers.
+    pub fn is_nearly_on(&self, pod: &Pod) -> bool {
+        let says = |c: &PodCondition| c.message.as_deref().is_some_and(|m| !is_other(m, cut(self.text)));
+        condition(pod).is_some_and(|c| c.status == self.status() && says(c))
+    }
+}
+
+/// True if two texts differ in more than numbers.
+pub fn is_other(a: &str, b: &str) -> bool {
+    let words = |c: &char| !c.is_ascii_digit();
+    !a.chars().filter(words).eq(b.chars().filter(words))
 }
 
 fn condition(pod: &Pod) -> Option<&PodCondition> {
@@ -122,6 +134,13 @@ mod tests {
             !waits("n0:[0]").is_on(&of("True", "n0:[0]"))
                 && Word { placed: true, text: "n0:[0]" }.is_on(&of("True", "n0:[0]"))
         );
+        assert!(waits("1 of 2 pods exist").is_nearly_on(&of("False", "2 of 30 pods exist")));
+        assert!(!waits("1 of 2 pods exist").is_nearly_on(&of("True", "1 of 2 pods exist")));
+        assert!(is_other(
+            "needs 8 GPUs; 0 are free",
+            "needs 8 GPUs; 0 are free; the server does not know the UUIDs of 8 more"
+        ));
+        assert!(!is_other("needs 8 GPUs; 0 are free", "needs 8 GPUs; 12 are free"));
         assert!(waits(&long).is_on(&of("False", cut(&long))), "a text that was cut is told once");
         assert!(
             !waits("x").is_on(&Pod::default()) && !super::waits(&Pod::default()) && super::waits(&of("False", "x"))

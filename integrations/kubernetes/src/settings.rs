@@ -84,16 +84,6 @@ impl Settings {
     pub fn lease(&self) -> Duration {
         Duration::from_secs(self.lease_seconds)
     }
-
-    /// Time in which all pods of a released gang must be bound.
-    pub fn start_deadline(&self) -> Duration {
-        Duration::from_secs(self.start_deadline_seconds)
-    }
-
-    /// Time after which a waiting gang lets no younger one pass.
-    pub fn pass(&self) -> Duration {
-        Duration::from_secs(self.pass_seconds)
-    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ impl<T: Resource + ResourceExt> Objects<T> {
         match event {
             Event::Init => self.arriving = Some(BTreeMap::new()),
             Event::InitApply(object) => {
-                self.arriving.get_or_insert_default().insert(id(&object), object);
+                self.arriving.get_or_insert_default().insert(id(&object), bare(object));
             }
             Event::InitDone => {
                 // Answers to own writes may be newer than the list.
@@ -64,7 +64,7 @@ impl<T: Resource + ResourceExt> Objects<T> {
     pub fn put(&mut self, object: T) {
         let id = id(&object);
         if self.items.get(&id).is_none_or(|now| version(now) <= version(&object) || now.uid() != object.uid()) {
-            self.items.insert(id, object);
+            self.items.insert(id, bare(object));
         }
     }
 
@@ -82,16 +82,12 @@ impl<T: Resource + ResourceExt> Objects<T> {
     pub fn all(&self) -> impl Iterator<Item = &T> {
         self.items.values()
     }
+}
 
-    /// Number of objects.
-    pub fn len(&self) -> usize {
-        self.items.len()
-    }
-
-    /// True if there is no object.
-    pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
-    }
+/// The object without its field managers: they are often half of it, and no decision reads them.
+fn bare<T: ResourceExt>(mut object: T) -> T {
+    object.meta_mut().managed_fields = None;
+    object
 }
 
 /// The resourceVersion as a number: since Kubernetes 1.35 versions of a kind are defined to be comparable, and before they were etcd's revisions.
@@ -170,5 +166,27 @@ impl World {
     /// All lists are to be read again before the next decision.
     pub fn forget_lists(&mut self) {
         *self = World { sizes: std::mem::take(&mut self.sizes), ..World::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_kept_has_no_field_managers() {
+        let pod = |name: &str| -> Pod {
+            let fields = json!([{"manager": "kubelet", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {"f:status": {}}}]);
+            serde_json::from_value(json!({"metadata": {"name": name, "resourceVersion": "1", "managedFields": fields}}))
+                .unwrap()
+        };
+        let mut pods = Objects::default();
+        for event in [Event::Init, Event::InitApply(pod("listed")), Event::InitDone, Event::Apply(pod("watched"))] {
+            pods.event(event);
+        }
+        pods.put(pod("written"));
+        assert_eq!(pods.all().count(), 3);
+        assert!(pods.all().all(|p| p.metadata.managed_fields.is_none()));
     }
 }

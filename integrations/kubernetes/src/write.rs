@@ -1,5 +1,5 @@
-//! The writes. None is sent without the lease, and every one that carries a decision has the resourceVersion that the decision has seen. A touch
-//! carries none: it has a new value instead, so that it always makes a new version and the writes on the way fail.
+//! Writes to the API. Every write needs the lease. A write of a decision has the resourceVersion that the decision has read. A touch has no
+//! resourceVersion: it writes a new value, which makes a new version, so that earlier writes that arrive later fail.
 
 use crate::claim::{self, Need};
 use crate::device::Device;
@@ -13,6 +13,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PostParams, Preconditions};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -87,8 +88,15 @@ impl Writer<'_> {
         self.leadership.term().map(|t| t.to_string()).ok_or(WriteError::NotLeader)
     }
 
-    /// One write, with the lease checked before and a deadline.
+    /// One write, with the lease checked before and a deadline. A fault of the server (5xx) says nothing: the write may be in etcd, or come later.
     async fn write<T>(&self, what: String, write: impl Future<Output = Result<T, kube::Error>>) -> Outcome<T> {
+        match self.answer(what, write).await {
+            Err(WriteError::Refused { what, code: 500.., .. }) => Err(WriteError::Silent(what)),
+            other => other,
+        }
+    }
+
+    async fn answer<T>(&self, what: String, write: impl Future<Output = Result<T, kube::Error>>) -> Outcome<T> {
         self.term()?;
         self.pulse.beat();
         self.calls.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +105,6 @@ impl Writer<'_> {
             Ok(Err(kube::Error::Api(e))) => Err(match e.code {
                 404 => WriteError::Gone(what),
                 409 => WriteError::Changed(what),
-                500.. => WriteError::Silent(what),
                 code => WriteError::Refused { what, code, said: e.message.clone() },
             }),
             Ok(Err(_)) | Err(_) => Err(WriteError::Silent(what)),
@@ -221,10 +228,11 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Evicts a pod, unless it was replaced; `only_asks`: nothing is done. A disruption budget may refuse.
+    /// Evicts a pod, unless it was replaced; `only_asks`: nothing is done. A disruption budget may refuse. A fault of the server (5xx) refuses, too: that is
+    /// its answer for a pod with two budgets, and an eviction that comes late ends the same pod.
     ///
     /// # Errors
-    /// The write was not done.
+    /// The eviction was refused, or is not known to be done.
     pub async fn evict(&self, pod: &Id, world: &World, only_asks: bool) -> Outcome<()> {
         let Some(of) = world.pods.get(pod) else { return Ok(()) };
         let preconditions = Preconditions { uid: of.uid(), resource_version: None };
@@ -232,7 +240,7 @@ impl Writer<'_> {
         let post_options = PostParams { dry_run: only_asks, ..PostParams::default() };
         let params = EvictParams { delete_options: Some(options), post_options };
         let api = self.pods(&pod.0);
-        match self.write(format!("pod {}/{}", pod.0, pod.1), api.evict(&pod.1, &params)).await {
+        match self.answer(format!("pod {}/{}", pod.0, pod.1), api.evict(&pod.1, &params)).await {
             Err(WriteError::Changed(_) | WriteError::Gone(_)) => Ok(()), // replaced, or gone
             other => other.map(drop),
         }
@@ -243,44 +251,56 @@ impl Writer<'_> {
         Ok(format!("{}.{:x}", self.term()?, jiff::Timestamp::now().as_nanosecond()))
     }
 
-    /// Touches every object that an earlier decision could still write, of an earlier leader or this one ([`crate::leader`]), in the namespaces that are
-    /// placed. The answers are the objects as they are now. One write per claim of a gated pod, and per gated pod whose claims are allocated.
+    /// Touches every object that an earlier decision could still write, of an earlier leader ([`crate::leader`]), in the namespaces that are placed.
+    /// One write per claim of a gated pod, and per gated pod whose claims are allocated.
     ///
     /// # Errors
     /// An object could not be touched: nothing may be decided.
     pub async fn fence(&self, world: &mut World, places: impl Fn(&str) -> bool) -> Outcome<Fenced> {
-        let patch = json!({"metadata": {"annotations": {TERM: self.mark()?}}});
         let placed = |id: &Id| places(&id.0);
         let named = |p: &Pod| -> Vec<Id> {
             let namespace = p.namespace().unwrap_or_default();
             claim::names(p).into_iter().flatten().map(|n| (namespace.clone(), n)).collect()
         };
         let is_gated = |p: &&Pod| crate::gang::is_gated(p) && placed(&id(*p));
-        let mut claims: Vec<Id> =
+        let mut claims: BTreeSet<Id> =
             world.pods.all().filter(is_gated).flat_map(named).filter(|c| world.claims.get(c).is_some()).collect();
         claims.extend(world.claims.all().filter(|c| claim::is_kept(c)).map(id).filter(placed));
-        claims.sort();
-        claims.dedup();
+        let mut fenced = Fenced::default();
+        self.touch(world, &claims, &BTreeSet::new(), &mut fenced).await?;
+        // The answers may show allocations that the lists did not have.
+        let is_kept = |id: &Id| world.claims.get(id).is_some_and(claim::is_kept);
+        let pods: BTreeSet<Id> =
+            world.pods.all().filter(is_gated).filter(|p| named(p).iter().any(is_kept)).map(id).collect();
+        self.touch(world, &BTreeSet::new(), &pods, &mut fenced).await?;
+        Ok(fenced)
+    }
+
+    /// Touches claims, then pods: a write on the way to one of them fails. The answers are the objects as they are now.
+    ///
+    /// # Errors
+    /// An object could not be touched: nothing may be decided on these.
+    pub async fn touch(
+        &self,
+        world: &mut World,
+        claims: &BTreeSet<Id>,
+        pods: &BTreeSet<Id>,
+        fenced: &mut Fenced,
+    ) -> Outcome<()> {
+        let patch = json!({"metadata": {"annotations": {TERM: self.mark()?}}});
         let objects: Vec<ResourceClaim> = claims.iter().filter_map(|c| world.claims.get(c)).cloned().collect();
         let touch_claim = |c| self.patch_claim(c, false, Patch::Merge(patch.clone()));
-        let touched = together(objects.iter().map(touch_claim).collect()).await;
-        let mut fenced = Fenced::default();
-        for claim in touched {
+        for claim in together(objects.iter().map(touch_claim).collect()).await {
             if let Some(claim) = fenced.count(claim)? {
                 world.claims.put(claim);
             }
         }
-        // The answers may show allocations that the lists did not have.
-        let is_kept = |id: &Id| world.claims.get(id).is_some_and(claim::is_kept);
-        let pods: Vec<Id> =
-            world.pods.all().filter(is_gated).filter(|p| named(p).iter().any(is_kept)).map(id).collect();
-        let touched = together(pods.iter().map(|p| self.patch_pod(p, patch.clone())).collect()).await;
-        for pod in touched {
+        for pod in together(pods.iter().map(|p| self.patch_pod(p, patch.clone())).collect()).await {
             if let Some(pod) = fenced.count(pod)? {
                 world.pods.put(pod);
             }
         }
-        Ok(fenced)
+        Ok(())
     }
 }
 

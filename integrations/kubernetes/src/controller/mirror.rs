@@ -1,9 +1,9 @@
-//! Keeps the server's state like the claims, and gives it what jobs measured.
+//! Brings the server's state up to the claims, and reports the bandwidths that jobs measured.
 
 use super::{Controller, MIRROR, NAMES};
 use crate::ask::AskError;
 use crate::names::JOB_PREFIX;
-use crate::plan::Plan;
+use crate::plan::{Plan, is_over};
 use crate::readings;
 use k8s_openapi::api::core::v1::Pod;
 use std::time::{Duration, Instant};
@@ -22,7 +22,8 @@ impl Controller {
             self.known = self.server.jobs(JOB_PREFIX).await?.into_iter().collect();
             self.mirrored = Some(Instant::now());
         }
-        let over: Vec<String> = self.known.iter().filter(|j| !plan.jobs.contains_key(*j)).cloned().collect();
+        let ends = |j: &&String| !plan.jobs.contains_key(*j) && !self.is_in_doubt(j);
+        let over: Vec<String> = self.known.iter().filter(ends).cloned().collect();
         for job in over {
             if !self.report(&job).await {
                 continue;
@@ -54,7 +55,7 @@ impl Controller {
     async fn report(&mut self, job: &str) -> bool {
         let pods: Vec<&Pod> =
             self.world.pods.all().filter(|p| crate::claim::own_job(&p.metadata) == Some(job)).collect();
-        if pods.iter().any(|p| !readings::has_ended(p)) {
+        if pods.iter().any(|p| !is_over(p)) {
             let since = self.ending.entry(job.to_owned()).or_insert_with(Instant::now);
             if since.elapsed() < ENDING {
                 return false;

@@ -1,13 +1,17 @@
 //! Places gangs: asks the server, checks its choice, writes the claims.
 
+use super::choice::{assigned, by_hand, checked, offer, partitioned};
+use super::doubt::Doubt;
 use super::{ASK_AGAIN, Controller, PAUSE, TICK, micros};
 use crate::ask::{AskError, Choice};
 use crate::claim;
 use crate::device::Device;
 use crate::gang::Key;
+use crate::hash::fnv64;
 use crate::node;
 use crate::plan::{Plan, Wanted};
 use crate::room::{self, Room};
+use crate::world::id;
 use crate::write::{Grant, WriteError, Writer};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -40,7 +44,7 @@ impl Controller {
         let now = Instant::now();
         self.avoided.retain(|_, until| *until > now);
         self.refused.retain(|gang, _| plan.wanted.iter().any(|w| w.gang == *gang));
-        let version = free_version(plan);
+        let (version, free) = free_now(plan);
         let mut blocked: Option<i32> = None;
         for wanted in &plan.wanted {
             if blocked.is_some_and(|priority| wanted.priority <= priority) {
@@ -56,7 +60,7 @@ impl Controller {
                 continue;
             }
             self.pulse.beat();
-            let unplaced = match self.place_one(writer, plan, wanted).await {
+            let unplaced = match self.place_one(writer, plan, wanted, free).await {
                 Ok(()) => {
                     self.refused.remove(&wanted.gang);
                     return true;
@@ -108,7 +112,18 @@ impl Controller {
         self.avoided.keys().filter(|(of, _)| of == gang).map(|(_, node)| node.clone()).collect()
     }
 
-    async fn place_one(&mut self, writer: &Writer<'_>, plan: &Plan, wanted: &Wanted) -> Result<(), Unplaced> {
+    async fn place_one(
+        &mut self,
+        writer: &Writer<'_>,
+        plan: &Plan,
+        wanted: &Wanted,
+        free: usize,
+    ) -> Result<(), Unplaced> {
+        let total: usize = wanted.pods.iter().map(|p| p.gpus).sum();
+        if free < total {
+            // Before the nodes are looked at: on a full site many gangs wait.
+            return Err(Unplaced::NoRoom(format!("needs {total} GPUs; {free} are free in all")));
+        }
         let pods: Vec<Pod> = wanted.pods.iter().filter_map(|w| self.world.pods.get(&w.pod).cloned()).collect();
         let claims: Vec<Vec<ResourceClaim>> = wanted
             .pods
@@ -127,6 +142,12 @@ impl Controller {
                 grants.push(Grant { claim, need, devices: std::mem::replace(&mut devices, rest) });
             }
         }
+        let doubt = Doubt {
+            claims: claims.iter().flatten().map(id).collect(),
+            devices: grants.iter().flat_map(|g| &g.devices).map(|d| d.place.clone()).collect(),
+            job: Some(job.clone()),
+            ..Doubt::default()
+        };
         let begin = Instant::now();
         match writer.allocate(&grants, &job, &choice.reason, &mut self.world).await {
             Ok(()) => {
@@ -140,7 +161,9 @@ impl Controller {
                 Err(Unplaced::Waits { message: format!("the API refuses: {what}: {said}"), written: true })
             }
             Err(e) => {
-                self.unsure |= matches!(e, WriteError::Silent(_));
+                if matches!(e, WriteError::Silent(_)) {
+                    self.doubt(e.to_string(), doubt);
+                }
                 Err(Unplaced::Failed(e.to_string()))
             }
         }
@@ -297,147 +320,19 @@ enum Unplaced {
     Failed(String),
 }
 
-/// Keeps at most so many GPUs of each node.
-fn offer(free: &mut Vec<&Device>, most: &BTreeMap<&str, usize>) {
-    let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
-    free.retain(|d| {
-        let n = kept.entry(&d.node).or_default();
-        *n += 1;
-        *n <= most.get(d.node.as_str()).copied().unwrap_or(0)
-    });
-}
-
-/// The devices of a choice in another order: each pod gets as many as before, on one of its own nodes; none if there is no such order. A maximum
-/// matching by augmenting paths: O(pods²) where most pods agree.
-fn assigned<'p>(choice: Vec<Vec<&'p Device>>, nodes: &[Arc<BTreeSet<String>>]) -> Option<Vec<Vec<&'p Device>>> {
-    fn augment(pod: usize, fits: &dyn Fn(usize, usize) -> bool, seen: &mut [bool], of: &mut [Option<usize>]) -> bool {
-        for group in 0..of.len() {
-            if !seen[group] && fits(pod, group) {
-                seen[group] = true;
-                if of[group].is_none_or(|other| augment(other, fits, seen, of)) {
-                    of[group] = Some(pod);
-                    return true;
-                }
-            }
-        }
-        false
-    }
-    let fits = |pod: usize, group: usize| {
-        choice[group].len() == choice[pod].len() && choice[group].first().is_none_or(|d| nodes[pod].contains(&d.node))
-    };
-    let mut of = vec![None; choice.len()];
-    for pod in 0..choice.len() {
-        if !augment(pod, &fits, &mut vec![false; choice.len()], &mut of) {
-            return None;
-        }
-    }
-    let mut ordered = vec![Vec::new(); choice.len()];
-    for (group, pod) in choice.into_iter().zip(of) {
-        ordered[pod?] = group;
-    }
-    Some(ordered)
-}
-
-/// GPUs to offer of each node, so that every pod can be on one of its own: pods with few nodes first, each on the fullest node that has enough.
-fn by_hand<'n>(
-    free: &[&Device],
-    gpus: &[usize],
-    nodes: &'n [Arc<BTreeSet<String>>],
-) -> Option<BTreeMap<&'n str, usize>> {
-    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
-    free.iter().for_each(|d| *left.entry(&d.node).or_default() += 1);
-    let mut order: Vec<usize> = (0..gpus.len()).collect();
-    order.sort_by_key(|i| (nodes[*i].len(), std::cmp::Reverse(gpus[*i])));
-    let mut most: BTreeMap<&str, usize> = BTreeMap::new();
-    for i in order {
-        let has = |node: &&String| left.get(node.as_str()).copied().filter(|n| *n >= gpus[i]);
-        let node = nodes[i].iter().filter(|n| has(n).is_some()).min_by_key(|n| has(n))?;
-        *left.get_mut(node.as_str())? -= gpus[i];
-        *most.entry(node).or_default() += gpus[i];
-    }
-    Some(most)
-}
-
-/// The devices of a choice: free ones, as many as were asked for, of one node per pod, each once. The server is trusted with the choice, not with the rules.
-fn checked<'p>(
-    plan: &'p Plan,
-    free: &[&'p Device],
-    gpus: &[usize],
-    choice: &Choice,
-) -> Result<Vec<Vec<&'p Device>>, String> {
-    let wrong = |what: &str| format!("the server's choice {what}; nothing was written");
-    if choice.pods.len() != gpus.len() {
-        return Err(wrong("has another number of pods"));
-    }
-    let free: BTreeSet<&str> = free.iter().map(|d| d.uuid.as_str()).collect();
-    let mut seen = BTreeSet::new();
-    let mut all = Vec::new();
-    for (pod, n) in choice.pods.iter().zip(gpus) {
-        let devices: Vec<&Device> = pod.iter().filter_map(|u| plan.inventory.get(u)).collect();
-        if devices.len() != *n || pod.len() != *n {
-            return Err(wrong("has another number of GPUs than was asked for"));
-        }
-        if let Some(d) = devices.iter().find(|d| !free.contains(d.uuid.as_str()) || !seen.insert(d.uuid.as_str())) {
-            return Err(wrong(&format!("has {}, which is not free", d.uuid)));
-        }
-        if devices.iter().any(|d| d.node != devices[0].node) {
-            return Err(wrong("has a pod on two nodes"));
-        }
-        all.push(devices);
-    }
-    Ok(all)
-}
-
-/// The devices of every pod with those of each claim moved to a partition of Fabric Manager; none if all are where they must be. The error is a node
-/// without a fitting partition.
-fn partitioned<'p>(
-    plan: &'p Plan,
-    wanted: &Wanted,
-    devices: &[Vec<&'p Device>],
-) -> Result<Option<Vec<Vec<&'p Device>>>, String> {
-    if devices.iter().flatten().all(|d| d.partitions.is_empty()) {
-        return Ok(None);
-    }
-    let mut taken = BTreeSet::new();
-    let mut all = Vec::new();
-    for (want, devices) in wanted.pods.iter().zip(devices) {
-        let mut rest = &devices[..];
-        let mut of_pod = Vec::new();
-        for (_, need) in &want.claims {
-            let (chosen, later) = rest.split_at(need.gpus.min(rest.len()));
-            rest = later;
-            let usable = |d: &Device| d.out.is_none() && plan.held.is_free(d);
-            let found = crate::partition::obey(&plan.inventory, chosen, usable, &taken);
-            let found = found.ok_or_else(|| chosen.first().map(|d| d.node.clone()).unwrap_or_default())?;
-            taken.extend(found.iter().map(|d| d.uuid.clone()));
-            of_pod.extend(found);
-        }
-        all.push(of_pod);
-    }
-    let same = all.iter().flatten().map(|d| &d.uuid).eq(devices.iter().flatten().map(|d| &d.uuid));
-    Ok((!same).then_some(all))
-}
-
 /// The name of a decision: the same for the same claims at the same versions, so that a repeated question has the same answer, and another one after any
 /// write.
 fn job_name(wanted: &Wanted, claims: &[Vec<ResourceClaim>]) -> String {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for c in claims.iter().flatten() {
-        for part in [c.uid(), c.resource_version()] {
-            for byte in part.unwrap_or_default().bytes().chain([0]) {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-            }
-        }
-    }
-    claim::job_name(&wanted.gang.namespace, &wanted.gang.name, hash)
+    let parts = claims.iter().flatten().flat_map(|c| [c.uid(), c.resource_version()]);
+    let bytes = parts.flat_map(|part| part.unwrap_or_default().into_bytes().into_iter().chain([0]));
+    claim::job_name(&wanted.gang.namespace, &wanted.gang.name, fnv64(bytes))
 }
 
-/// A number that changes with the free GPUs.
-fn free_version(plan: &Plan) -> u64 {
+/// A number that changes with the free GPUs, and how many they are.
+fn free_now(plan: &Plan) -> (u64, usize) {
     let free = plan.inventory.devices().filter(|d| d.out.is_none() && plan.held.is_free(d));
-    free.fold(0xcbf2_9ce4_8422_2325, |hash, d| {
-        d.uuid.bytes().fold(hash, |hash: u64, b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
-    })
+    let free: Vec<&Device> = free.collect();
+    (fnv64(free.iter().flat_map(|d| d.uuid.bytes())), free.len())
 }
 
 /// Would the gang fit on its nodes if every GPU were free? First fit, largest pods first.
@@ -456,52 +351,4 @@ fn fits_empty(plan: &Plan, wanted: &Wanted, of_pod: &[Arc<BTreeSet<String>>]) ->
         }
         None => false,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::Inventory;
-    use serde_json::json;
-
-    fn inventory() -> Inventory {
-        let slices = ["n0", "n1", "n2"].map(|node| {
-            let device =
-                |g: u8| json!({"name": format!("gpu-{g}"), "attributes": {"uuid": {"string": format!("{node}-{g}")}}});
-            serde_json::from_value(json!({"metadata": {"name": node}, "spec": {"driver": "d", "nodeName": node,
-                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-                "devices": (0..4).map(device).collect::<Vec<_>>()}}))
-            .unwrap()
-        });
-        Inventory::of(&slices, "d")
-    }
-
-    fn nodes(of: &[&[&str]]) -> Vec<Arc<BTreeSet<String>>> {
-        of.iter().map(|names| Arc::new(names.iter().map(|n| (*n).to_owned()).collect())).collect()
-    }
-
-    #[test]
-    fn pods_that_select_different_nodes_get_the_gpus_of_their_own() {
-        let inventory = inventory();
-        let get = |uuids: &[&str]| uuids.iter().map(|u| inventory.get(u).unwrap()).collect::<Vec<_>>();
-        let choice = vec![get(&["n0-0", "n0-1"]), get(&["n1-0", "n1-1"]), get(&["n2-0"])];
-        let own = nodes(&[&["n0", "n1"], &["n0"], &["n2"]]);
-        let found = assigned(choice.clone(), &own).unwrap();
-        assert_eq!(found.iter().map(|g| g[0].uuid.as_str()).collect::<Vec<_>>(), ["n1-0", "n0-0", "n2-0"]);
-        assert_eq!(assigned(choice.clone(), &nodes(&[&["n0"], &["n0"], &["n2"]])), None);
-        // The third has one GPU: it cannot change with a pod of two.
-        assert_eq!(assigned(choice, &nodes(&[&["n0", "n1"], &["n2"], &["n0"]])), None);
-    }
-
-    #[test]
-    fn a_node_offers_what_its_pods_can_use() {
-        let inventory = inventory();
-        let mut free: Vec<&Device> = inventory.devices().collect();
-        let own = nodes(&[&["n0", "n1"], &["n0"]]);
-        let most = by_hand(&free, &[2, 3], &own).unwrap();
-        assert_eq!(most, BTreeMap::from([("n0", 3), ("n1", 2)]));
-        offer(&mut free, &most);
-        assert_eq!(free.iter().map(|d| d.uuid.as_str()).collect::<Vec<_>>(), ["n0-0", "n0-1", "n0-2", "n1-0", "n1-1"]);
-        assert_eq!(by_hand(&free, &[3, 3], &own), None);
-    }
 }

@@ -8,9 +8,13 @@ use crate::plan::{self, Plan, Waiting};
 use crate::say::{self, Word};
 use crate::world::{Id, id};
 use crate::write::together;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::collections::BTreeSet;
 use std::time::Instant;
+
+/// Gangs that are told something in a round: each costs some requests, and the others have their turn in the next rounds.
+const TOLD_MAX: usize = 20;
 
 /// What was said of a gang.
 #[derive(Debug)]
@@ -22,7 +26,8 @@ pub(super) struct Said {
 }
 
 impl Controller {
-    /// Says what a gang waits for: an event per text, and the condition of every pod that says something else.
+    /// Says what a gang waits for: an event per text, and the condition of every pod that says something else. A text in which only numbers changed is no
+    /// event for a while, and its condition comes once a minute.
     pub(super) async fn say(&mut self, waiting: &Waiting) {
         let now = Instant::now();
         let Some(said) = self.said.get(&waiting.gang) else {
@@ -35,13 +40,16 @@ impl Controller {
         if since <= SAY_AGAIN {
             return;
         }
-        let news = said.text != waiting.message || since > 20 * SAY_AGAIN;
+        let news = say::is_other(&said.text, &waiting.message) || since > 20 * SAY_AGAIN;
         let word = Word { placed: false, text: &waiting.message };
-        let is_untold = |p: &&Id| self.world.pods.get(p).is_some_and(|p| !word.is_on(p));
+        let is_old = since > 6 * SAY_AGAIN;
+        let is_told = |p: &Pod| if is_old { word.is_on(p) } else { word.is_nearly_on(p) };
+        let is_untold = |p: &&Id| self.world.pods.get(p).is_some_and(|p| !is_told(p));
         let untold: Vec<(Id, Word)> = waiting.pods.iter().filter(is_untold).map(|p| (p.clone(), word)).collect();
-        if !news && untold.is_empty() {
+        if (!news && untold.is_empty()) || self.told >= TOLD_MAX {
             return;
         }
+        self.told += 1;
         self.said.insert(waiting.gang.clone(), Said { text: waiting.message.clone(), at: now });
         self.pulse.beat();
         if let Some(pod) = waiting.pods.first().and_then(|p| self.world.pods.get(p)).filter(|_| news) {

@@ -3,13 +3,11 @@
 //! The patch is a server-side apply of a manager of its own: entries and conditions of NVIDIA's driver stay. Needs the verb `arbitrary-node:patch`
 //! on `resourceclaims/driver`.
 
-use super::guard::allocated;
-use crate::device::Place;
+use crate::device::{Place, allocated_whole};
+use crate::names::CONDITION;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
 
-/// The condition.
-pub const CONDITION: &str = "linkwise.dev/Placed";
 /// Field manager of the patch.
 pub const MANAGER: &str = "linkwise-explain";
 /// Maximum length of the message; the API allows 32,768 bytes.
@@ -19,7 +17,7 @@ const MESSAGE_CHARS_MAX: usize = 1_000;
 /// `now`: RFC 3339, second precision.
 pub fn patch(claim: &ResourceClaim, driver: &str, message: &str, now: &str) -> Option<Value> {
     let message: String = message.chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS_MAX).collect();
-    let devices: Vec<_> = allocated(claim).into_iter().filter(|d| d.driver == driver).collect();
+    let devices: Vec<_> = allocated_whole(claim).filter(|d| d.driver == driver).collect();
     if devices.is_empty() {
         return None;
     }

@@ -3,8 +3,8 @@
 //! The chart's policy refuses foreign writes of linkwise's claims. What no policy can see, because it takes two objects, is found here: the API
 //! server accepts one device in two claims.
 
-use crate::device::Place;
-use crate::names::{CLAIM_LABEL, RESERVED_GROUP};
+use crate::device::{Place, allocated_whole};
+use crate::names::CLAIM_LABEL;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use std::collections::BTreeMap;
 
@@ -15,26 +15,10 @@ const LINKWISE: &str = "linkwise";
 /// Maximum length of a manager's name in an alarm.
 const WRITER_CHARS_MAX: usize = 80;
 
-/// The devices of a claim's allocation, without those of administrators and shares of a device.
-pub fn allocated(claim: &ResourceClaim) -> Vec<Place> {
-    let results = claim.status.as_ref().and_then(|s| s.allocation.as_ref()?.devices.as_ref()?.results.as_deref());
-    let whole = results.unwrap_or_default().iter().filter(|r| r.admin_access != Some(true) && r.share_id.is_none());
-    let name = |r: &k8s_openapi::api::resource::v1::DeviceRequestAllocationResult| Place {
-        driver: r.driver.clone(),
-        pool: r.pool.clone(),
-        name: r.device.clone(),
-    };
-    whole.map(name).collect()
-}
-
 /// True if linkwise holds the claim, or the claim comes from one of its templates.
 pub fn is_ours(claim: &ResourceClaim) -> bool {
-    let held = claim
-        .status
-        .as_ref()
-        .and_then(|s| s.reserved_for.as_ref())
-        .is_some_and(|all| all.iter().any(|r| r.api_group.as_deref() == Some(RESERVED_GROUP)));
-    held || claim.metadata.labels.as_ref().is_some_and(|l| l.get(CLAIM_LABEL).is_some_and(|v| v == "true"))
+    crate::claim::is_kept(claim)
+        || claim.metadata.labels.as_ref().is_some_and(|l| l.get(CLAIM_LABEL).is_some_and(|v| v == "true"))
 }
 
 /// The field manager that wrote the allocation last; none if the API server does not say.
@@ -56,7 +40,7 @@ pub fn alarms<'a>(claims: impl IntoIterator<Item = &'a ResourceClaim>, driver: &
     let mut all: Vec<&ResourceClaim> = claims.into_iter().collect();
     all.sort_by_key(|c| (c.metadata.namespace.clone(), c.metadata.name.clone()));
     for claim in all {
-        let devices: Vec<Place> = allocated(claim).into_iter().filter(|d| d.driver == driver).collect();
+        let devices: Vec<Place> = allocated_whole(claim).filter(|d| d.driver == driver).collect();
         if devices.is_empty() {
             continue;
         }

@@ -107,13 +107,18 @@ pub async fn facts(client: Client, a: FactsArgs, say: impl Fn(&str)) -> Result<(
         tick.tick().await;
         let suspects = server.suspects().await;
         once("server", suspects.as_ref().err().map(ToString::to_string).unwrap_or_default());
-        let pass = sync.pass(suspects.ok(), Timestamp::now()).await;
+        let world = sync.world(suspects.ok()).await;
+        let pass = match &world {
+            Ok(world) => sync.write_of(world, Timestamp::now()).await.map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
+        };
         if let Ok(d) = &pass {
             d.status.differences.iter().for_each(|line| say(line));
         }
-        once("pass", pass.err().map(|e| e.to_string()).unwrap_or_default());
+        once("pass", pass.err().unwrap_or_default());
         pulse.beat();
-        let explained = explain_claims(&client, &a.driver, &a.in_namespace, &pulse).await;
+        let Ok(world) = world else { continue };
+        let explained = explain_claims(&client, &world.claims, &a.driver, &a.in_namespace, &pulse).await;
         once("explain", explained.err().map(|e| format!("the explanation of a claim: {e}")).unwrap_or_default());
     }
 }
@@ -125,20 +130,20 @@ pub async fn facts(client: Client, a: FactsArgs, say: impl Fn(&str)) -> Result<(
 /// The API does not answer, or refuses a claim: the others are written before. Claims that are gone are no error.
 pub async fn explain_claims(
     client: &Client,
+    claims: &[ResourceClaim],
     driver: &str,
     namespaces: &[String],
     pulse: &Pulse,
 ) -> Result<usize, kube::Error> {
-    let claims: Api<ResourceClaim> = Api::all(client.clone());
     let apply = PatchParams { field_manager: Some(explain::MANAGER.into()), ..PatchParams::default() };
     let mut written = 0;
     let mut refused = None;
-    for claim in super::sync::all(&claims, "").await? {
+    for claim in claims {
         if !namespaces.is_empty() && !claim.namespace().is_some_and(|n| namespaces.contains(&n)) {
             continue;
         }
-        let Some(reason) = claim.annotations().get(REASON).filter(|_| is_from_linkwise(&claim)) else { continue };
-        let Some(patch) = explain::patch(&claim, driver, reason, &crate::say::now_seconds()) else { continue };
+        let Some(reason) = claim.annotations().get(REASON).filter(|_| is_from_linkwise(claim)) else { continue };
+        let Some(patch) = explain::patch(claim, driver, reason, &crate::say::now_seconds()) else { continue };
         let api: Api<ResourceClaim> = Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default());
         pulse.beat();
         match api.patch_status(&claim.name_any(), &apply, &Patch::Apply(&patch)).await {
@@ -214,15 +219,13 @@ mod tests {
             claim("a", "forged", "kubectl-edit"),
             claim("b", "elsewhere", FIELD_MANAGER),
         ];
-        let list =
-            json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimList", "metadata": {}, "items": claims});
+        let claims: Vec<ResourceClaim> = claims.map(|c| serde_json::from_value(c).unwrap()).into();
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let paths = Arc::clone(&asked);
         let service = tower::service_fn(move |request: Request<Body>| {
             let path = request.uri().path().to_owned();
-            let (code, body) = if request.method() == Method::GET {
-                (200, list.clone())
-            } else if path.contains("/denied/") {
+            assert_ne!(request.method(), Method::GET, "the claims of the pass are used");
+            let (code, body) = if path.contains("/denied/") {
                 (
                     403,
                     json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"}),
@@ -230,16 +233,14 @@ mod tests {
             } else {
                 (200, claim("a", "ours", FIELD_MANAGER))
             };
-            if request.method() != Method::GET {
-                paths.lock().unwrap().push(path);
-            }
+            paths.lock().unwrap().push(path);
             let answer = Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap();
             async move { Ok::<_, std::convert::Infallible>(answer) }
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let done = runtime.block_on(async {
             let client = Client::new(service, "default");
-            explain_claims(&client, "gpu.nvidia.com", &["a".to_owned()], &Pulse::default()).await
+            explain_claims(&client, &claims, "gpu.nvidia.com", &["a".to_owned()], &Pulse::default()).await
         });
         assert!(matches!(&done, Err(kube::Error::Api(e)) if e.code == 403), "{done:?}");
         let asked = asked.lock().unwrap();

@@ -232,6 +232,14 @@ impl Sync {
         Api::all_with(self.client.clone(), &gpu_cluster())
     }
 
+    /// All claims of the cluster.
+    ///
+    /// # Errors
+    /// The API refuses the list or does not answer.
+    pub async fn claims(&self) -> Result<Vec<ResourceClaim>, SyncError> {
+        all(&Api::all(self.client.clone()), "").await.map_err(api("ResourceClaims"))
+    }
+
     /// What the API says now; six lists.
     ///
     /// # Errors
@@ -251,7 +259,7 @@ impl Sync {
             slices: all(&Api::all(c.clone()), "").await.map_err(api("ResourceSlices"))?,
             nodes: all(&Api::all(c.clone()), "").await.map_err(api("nodes"))?,
             facts: all(&Api::all_with(c.clone(), &host_facts()), "").await.map_err(api("HostFacts"))?,
-            claims: all(&Api::all(c.clone()), "").await.map_err(api("ResourceClaims"))?,
+            claims: self.claims().await?,
             rules,
             object: self.object().get_opt(&self.settings.cluster).await.map_err(api("the GpuCluster"))?,
             suspects,

@@ -213,8 +213,7 @@ fn same(a: &DeviceTaintRule, b: &DeviceTaintRule) -> bool {
 
 /// A name that the API takes: readable, and unique by a hash of the identity.
 fn rule_name(identity: &str) -> String {
-    let hash =
-        identity.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let hash = crate::hash::fnv64(identity.bytes());
     let words: String = identity
         .chars()
         .take(60)

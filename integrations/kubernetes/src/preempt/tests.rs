@@ -58,12 +58,17 @@ fn pod(
 }
 
 fn decided(world: &World, spared: &[&str]) -> Way {
+    decided_with(world, spared, &|_| true)
+}
+
+fn decided_with(world: &World, spared: &[&str], gives: &dyn Fn(&str) -> bool) -> Way {
     let (settings, now) = (Settings::of("http://localhost"), NOW.parse().unwrap());
     let plan = plan::plan(world, &settings, now, Instant::now());
     let wanted = plan.wanted.first().unwrap();
     let pods: Vec<&Pod> = wanted.pods.iter().filter_map(|w| world.pods.get(&w.pod)).collect();
     let spared = spared.iter().map(|name| format!("k8s:a:{name}:1")).collect();
-    way(world, &settings, &plan, wanted, &pods, &BTreeSet::new(), &spared, now)
+    let (avoid, plan, settings) = (&BTreeSet::new(), &plan, &settings);
+    way(&Case { world, settings, plan, wanted, pods: &pods, avoid, spared: &spared, gives, now })
 }
 
 fn evicted(way: Way) -> Vec<String> {
@@ -109,6 +114,40 @@ fn equal_priority_and_a_class_that_never_preempts_end_no_gang() {
     // What no node has is not there when all have ended.
     pod(&mut w, "new", 9, 5, None, |_| {});
     assert_eq!(decided(&w, &[]), Way::None);
+}
+
+#[test]
+fn no_gang_ends_for_gpus_that_the_server_gives_to_nobody() {
+    let mut w = full();
+    pod(&mut w, "new", 9, 2, None, |_| {});
+    // The GPUs of `young`: drained, unknown to the server, or of a job of another door.
+    let gives = |uuid: &str| !["GPU-n0-2", "GPU-n0-3"].contains(&uuid);
+    assert_eq!(evicted(decided_with(&w, &[], &gives)), ["old"]);
+    assert_eq!(decided_with(&w, &[], &|_| false), Way::None);
+}
+
+#[test]
+fn where_no_gang_can_end_no_device_is_looked_at() {
+    let mut w = full();
+    pod(&mut w, "new", 1, 2, None, |_| {});
+    let looks = std::cell::Cell::new(0);
+    let count = |_: &str| {
+        looks.set(looks.get() + 1);
+        true
+    };
+    assert_eq!(decided_with(&w, &[], &count), Way::None);
+    assert_eq!(looks.get(), 0);
+}
+
+#[test]
+fn a_gang_that_is_in_pieces_already_ends_before_a_whole_one() {
+    let mut w = full();
+    pod(&mut w, "old-1", 1, 0, Some(("n0", &[])), |p| {
+        p["metadata"]["annotations"][JOB] = json!("k8s:a:old:1");
+        p["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:30Z");
+    });
+    pod(&mut w, "new", 9, 2, None, |_| {});
+    assert_eq!(evicted(decided(&w, &[])), ["old"], "`young` is younger, but whole");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, Val
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -231,10 +232,12 @@ async fn reset(lab: &Lab) {
         let (pods, claims) = (lab.pods(namespace), lab.claims(namespace));
         let (jobs, budgets): (Api<Job>, Api<PodDisruptionBudget>) =
             (Api::namespaced(lab.client.clone(), namespace), Api::namespaced(lab.client.clone(), namespace));
+        let events: Api<Event> = Api::namespaced(lab.client.clone(), namespace);
         let templates: Api<ResourceClaimTemplate> = Api::namespaced(lab.client.clone(), namespace);
         until("pods and claims are gone", || async {
             jobs.delete_collection(&none, &all).await.ok()?;
             budgets.delete_collection(&none, &all).await.ok()?;
+            events.delete_collection(&none, &all).await.ok()?;
             templates.delete_collection(&none, &all.clone().labels("app.kubernetes.io/name!=linkwise")).await.ok()?;
             pods.delete_collection(&by_now, &all).await.ok()?;
             claims.delete_collection(&none, &all).await.ok()?;
@@ -249,6 +252,8 @@ async fn reset(lab: &Lab) {
         })
         .await;
     }
+    let hosts: Vec<String> = (0..lab.nodes).map(node_name).collect();
+    lab.linkwise.ask("POST", "/v1/hosts/undrain", &json!({"gpus": hosts}).to_string());
     for job in lab.linkwise.jobs().into_keys() {
         lab.linkwise.ask("DELETE", &format!("/v1/allocations/{job}"), "");
     }

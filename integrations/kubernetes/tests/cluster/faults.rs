@@ -1,4 +1,4 @@
-//! A client whose writes stop at a given one.
+//! Clients whose writes fail: all from a given one on, or those of one gang.
 
 use http::{Method, Request};
 use kube::Client;
@@ -91,4 +91,21 @@ impl Fault {
         });
         Client::new(service, "default")
     }
+}
+
+/// A client whose writes to objects with `part` in their path get the answer 500 while `is_ill`, and are not done.
+pub fn ill(client: Client, part: &'static str, is_ill: &Arc<AtomicBool>) -> Client {
+    let is_ill = Arc::clone(is_ill);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, is_ill) = (client.clone(), Arc::clone(&is_ill));
+        async move {
+            let writes = request.method() != Method::GET && request.uri().path().contains(part);
+            if !writes || !is_ill.load(Ordering::SeqCst) {
+                return client.send(request).await;
+            }
+            let said = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","message":"ill","code":500}"#;
+            Ok(http::Response::builder().status(500).body(Body::from(said.as_bytes().to_vec())).unwrap())
+        }
+    });
+    Client::new(service, "default")
 }

@@ -83,6 +83,129 @@ fn a_gang_of_higher_priority_ends_one_of_lower_priority_whole_and_budgets_are_ke
     });
 }
 
+/// Gangs of low priority that fill the site, the oldest first.
+async fn filled(lab: &Lab, gangs: &[(&str, &[usize])]) {
+    for (gang, gpus) in gangs {
+        make_gang(lab, "a", gang, gpus, of_class("low")).await;
+        bound(lab, "a", gang, gpus.len()).await;
+        // The time of the release has seconds.
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    }
+}
+
+/// A budget for the pods of a gang that allows so many evictions, in force.
+async fn budget(lab: &Lab, name: &str, gang: &str, pods_min: usize, allows: i32) {
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(lab.client.clone(), "a");
+    let spec = json!({"minAvailable": pods_min, "selector": {"matchLabels": {GANG: gang}}});
+    make(&budgets, json!({"metadata": {"name": name}, "spec": spec})).await;
+    until(&format!("the budget {name} is in force"), || async {
+        (budgets.get(name).await.ok()?.status?.disruptions_allowed == Some(allows)).then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn a_budget_that_spares_a_part_of_a_gang_or_two_budgets_keep_the_gang_whole() {
+    let name = "a_budget_that_spares_a_part_of_a_gang_or_two_budgets_keep_the_gang_whole";
+    let Some(lab) = lab(name) else { return };
+    lab.runtime.block_on(async {
+        classes(&lab).await;
+        let _kubelet = Kubelet::start(lab.client.clone(), Life::Forever);
+        let controller = Controller::start(&lab, lab.acting.clone(), lab.settings());
+        filled(&lab, &[("old", &[8, 8]), ("young", &[8, 8])]).await;
+        // Any one pod of the younger gang may go, and no second one.
+        budget(&lab, "one", "young", 1, 1).await;
+        make_gang(&lab, "a", "urgent", &[8, 8], of_class("high")).await;
+        bound(&lab, "a", "urgent", 2).await;
+        assert_eq!((alive(&lab, "old").await, alive(&lab, "young").await), (Some(0), Some(2)), "{}", controller.log());
+        make_gang(&lab, "a", "next", &[8, 8], of_class("high")).await;
+        says(&lab, "next-0", "the disruption budget one allows 1 eviction").await;
+        // Both budgets allow the eviction, and the API server refuses it with 500.
+        budget(&lab, "two", "young", 0, 2).await;
+        says(&lab, "next-0", "two disruption budgets").await;
+        assert_eq!(alive(&lab, "young").await, Some(2), "{}", controller.log());
+        let told: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(lab.client.clone(), "a");
+        let told = told.list(&ListParams::default()).await.unwrap().items;
+        let of = |e: &k8s_openapi::api::events::v1::Event| {
+            e.regarding.as_ref().and_then(|r| r.name.clone()).unwrap_or_default()
+        };
+        let ended =
+            told.iter().filter(|e| e.reason.as_deref() == Some("Preempted") && of(e).starts_with("young")).count();
+        assert_eq!(ended, 0, "an event tells what has happened");
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(lab.client.clone(), "a");
+        budgets.delete("one", &Default::default()).await.unwrap();
+        bound(&lab, "a", "next", 2).await;
+        assert_eq!(alive(&lab, "young").await, Some(0));
+        assert_eq!(
+            controller.log().matches("leads, term").count(),
+            1,
+            "no refusal is a lost answer: {}",
+            controller.log()
+        );
+    });
+}
+
+#[test]
+fn no_gang_ends_for_gpus_that_the_server_does_not_give() {
+    let Some(lab) = lab("no_gang_ends_for_gpus_that_the_server_does_not_give") else { return };
+    lab.runtime.block_on(async {
+        classes(&lab).await;
+        let _kubelet = Kubelet::start(lab.client.clone(), Life::Forever);
+        let controller = Controller::start(&lab, lab.acting.clone(), lab.settings());
+        filled(&lab, &[("first", &[8]), ("second", &[8]), ("third", &[8]), ("fourth", &[8])]).await;
+        // The youngest run on drained hosts, after which no job gets their GPUs.
+        let mut drained = Vec::new();
+        for gang in ["third", "fourth"] {
+            drained.extend(bound(&lab, "a", gang, 1).await.into_values());
+        }
+        lab.linkwise.ask("POST", "/v1/hosts/drain", &json!({"gpus": drained, "reason": "test"}).to_string());
+        make_gang(&lab, "a", "urgent", &[8], of_class("high")).await;
+        bound(&lab, "a", "urgent", 1).await;
+        let mut alive_of = Vec::new();
+        for gang in ["first", "second", "third", "fourth"] {
+            alive_of.push(alive(&lab, gang).await);
+        }
+        assert_eq!(alive_of, [Some(1), Some(0), Some(1), Some(1)], "{}", controller.log());
+        // Of 32 GPUs 16 are given: no gang of 24 has room by any end, and none ends for it.
+        make_gang(&lab, "a", "large", &[8, 8, 8], of_class("high")).await;
+        says(&lab, "large-0", "needs 24 GPUs").await;
+        assert_eq!(
+            (alive(&lab, "first").await, alive(&lab, "third").await),
+            (Some(1), Some(1)),
+            "{}",
+            controller.log()
+        );
+        lab.linkwise.ask("POST", "/v1/hosts/undrain", &json!({"gpus": drained}).to_string());
+    });
+}
+
+#[test]
+fn a_late_gang_that_a_budget_keeps_loses_no_pod() {
+    let Some(lab) = lab("a_late_gang_that_a_budget_keeps_loses_no_pod") else { return };
+    lab.runtime.block_on(async {
+        let _kubelet = Kubelet::start(lab.client.clone(), Life::Forever);
+        budget(&lab, "keep", "late", 1, 0).await;
+        let settings = linkwise_kubernetes::Settings { start_deadline_seconds: 2, ..lab.settings() };
+        let controller = Controller::start(&lab, lab.acting.clone(), settings);
+        // The first pod by name is never bound: its volume does not exist.
+        let volume = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]});
+        for (i, more) in [volume, json!({})].into_iter().enumerate() {
+            let of = format!("late-{i}");
+            make(&lab.claims("a"), gpu_claim(&of, 1)).await;
+            let mut more = more;
+            more["terminationGracePeriodSeconds"] = json!(1);
+            make(&lab.pods("a"), pod(&of, "late", 2, Some(&of), more)).await;
+        }
+        bound_pod(&lab, "late-1").await;
+        let said = "and they cannot start again: the disruption budget keep allows 0 evictions";
+        until("the budget refuses", || async { controller.log().contains(said).then_some(()) }).await;
+        assert_eq!(alive(&lab, "late").await, Some(2), "{}", controller.log());
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(lab.client.clone(), "a");
+        budgets.delete("keep", &Default::default()).await.unwrap();
+        until("all start again", || async { (alive(&lab, "late").await == Some(0)).then_some(()) }).await;
+    });
+}
+
 #[test]
 #[ignore = "slow: `make test-kubernetes` runs it"]
 fn a_pod_of_a_drained_node_is_placed_elsewhere_and_budgets_are_obeyed_at_the_deadline() {

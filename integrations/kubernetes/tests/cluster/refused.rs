@@ -11,6 +11,8 @@ use linkwise_kubernetes::write::Writer;
 use linkwise_kubernetes::{Settings, claim};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 async fn message(lab: &Lab, pod: &str) -> Option<String> {
     let status = lab.pods("a").get(pod).await.ok()?.status?;
@@ -87,6 +89,34 @@ fn a_gang_that_the_api_refuses_says_so_and_others_are_placed() {
         bound(&lab, "a", "denied", 2).await;
         remove(&lab, "a", &["denied-0", "denied-1"]).await;
         all_released(&lab).await;
+    });
+}
+
+#[test]
+fn a_gang_whose_writes_get_no_answer_stops_no_other_gang() {
+    let Some(lab) = lab("a_gang_whose_writes_get_no_answer_stops_no_other_gang") else { return };
+    lab.runtime.block_on(async {
+        let is_ill = Arc::new(AtomicBool::new(true));
+        let client = crate::faults::ill(lab.acting.clone(), "/ill-", &is_ill);
+        let controller = Controller::start(&lab, client, lab.settings());
+        until("the controller leads", || async { controller.log().contains("leads, term").then_some(()) }).await;
+        let mut watcher = Watcher::default();
+        make_gang(&lab, "a", "ill", &[8], json!({})).await;
+        until("a write got no answer", || async { controller.log().contains("ill-0: no answer").then_some(()) }).await;
+        // The GPUs that a late write may give are given to nobody: 24 of 32 are left, and the older gang holds no other one up.
+        for gang in ["well", "fine"] {
+            make_gang(&lab, "a", gang, &[8], json!({})).await;
+            bound(&lab, "a", gang, 1).await;
+            watcher.look_at(&lab.client).await;
+        }
+        make_gang(&lab, "a", "large", &[8, 8], json!({})).await;
+        says(&lab, "large-0", "needs 16 GPUs; 8 are free").await;
+        is_ill.store(false, Ordering::SeqCst);
+        bound(&lab, "a", "ill", 1).await;
+        watcher.look_at(&lab.client).await;
+        let log = controller.log();
+        assert!(log.contains("ill-0: no answer from the API; 1 objects touched"), "{log}");
+        assert_eq!(log.matches("leads, term").count(), 1, "one fence of the whole site, at the begin: {log}");
     });
 }
 

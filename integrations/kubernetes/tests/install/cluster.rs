@@ -14,6 +14,7 @@ use linkwise_kubernetes::facts::resource::{
 };
 use linkwise_kubernetes::facts::sync::{Decision, Settings, Sync, SyncError};
 use linkwise_kubernetes::facts::taints::{Effect, Suspect};
+use linkwise_kubernetes::names::CONDITION;
 use serde_json::json;
 use std::path::Path;
 use topology::NetworkClass;
@@ -247,7 +248,7 @@ pub async fn explanation(client: &Client, controller: &Client, collector: &Clien
     let devices = got.status.as_ref().unwrap().devices.as_ref().unwrap();
     let first = devices.iter().find(|d| d.device == "gpu-0").unwrap();
     let kinds: Vec<&str> = first.conditions.iter().flatten().map(|c| c.type_.as_str()).collect();
-    assert!(devices.len() == 2 && kinds.contains(&"Ready") && kinds.contains(&explain::CONDITION), "{devices:?}");
+    assert!(devices.len() == 2 && kinds.contains(&"Ready") && kinds.contains(&CONDITION), "{devices:?}");
     assert!(first.data.is_some() && got.status.as_ref().unwrap().allocation.is_some());
     assert_eq!(explain::patch(&got, "gpu.nvidia.com", text, "2026-01-03T00:00:00Z"), None, "said once");
     let _ = (allocation("n0", &[]), got.name_any());

@@ -50,9 +50,37 @@ fn a_wrong_value_is_refused_by_name() {
         ("namespaces={Team}", "/namespaces/0"),
         ("taints.effect=NoExecute", "/taints/effect"),
         ("nmespaces={a}", "nmespaces"),
+        ("namespaces={kube-system}", "/namespaces/0"),
+        ("image.tag=a b", "/image/tag"),
+        ("image.repository=a b", "/image/repository"),
+        ("networkPolicy.apiServerCidrs={999.1.1.1/99}", "/networkPolicy/apiServerCidrs/0"),
+        ("networkPolicy.apiServerCidrs={10.0.0.1/33}", "/networkPolicy/apiServerCidrs/0"),
+        ("networkPolicy.apiServerCidrs={fd00::1::2/64}", "/networkPolicy/apiServerCidrs/0"),
+        ("server.storage.className=A B", "/server/storage/className"),
+        ("collector.runtimeClassName=A/B", "/collector/runtimeClassName"),
+        ("controller.resources.limits.memory=1", "/controller/resources/limits/memory"),
+        ("server.resources.limits.memory=1Mi", "/server/resources/limits/memory"),
+        ("collector.resources.limits.cpu=many", "/collector/resources/limits/cpu"),
+        ("controller.extraArgs={--lease-seconds=0}", "/controller/extraArgs/0"),
+        ("controller.extraArgs={--lease-seconds}", "/controller/extraArgs/0"),
+        ("controller.extraArgs={--start-deadline-seconds=86401}", "/controller/extraArgs/0"),
+        ("controller.extraArgs={30}", "/controller/extraArgs/0"),
+        ("server.url=http://user:pw@x", "/server/url"),
+        ("controller.replicas=0", "/controller/replicas"),
     ] {
         let e = helm.template("1.36.3", &[value]).unwrap_err();
         assert!(e.contains(word), "{value}: {e}");
+    }
+    let good = [
+        "image.repository=registry.example:5000/team/linkwise,image.tag=1.2.3_x",
+        "networkPolicy.apiServerCidrs={10.0.0.0/8,192.168.255.1/32,fd00::/8,::1/128,2001:db8:0:1:2:3:4:5/64}",
+        "server.storage.className=fast.example,collector.runtimeClassName=",
+        "controller.resources.limits.memory=64Mi,server.resources.limits.memory=0.5Gi,collector.resources.limits.memory=134217728",
+        "controller.extraArgs={--lease-seconds=3600,--pass-seconds=0,--preempt=false}",
+        "server.url=https://linkwise.example:8443",
+    ];
+    for values in good {
+        helm.template("1.36.3", &[values]).unwrap_or_else(|e| panic!("{values}: {e}"));
     }
     // 1.35 has no MutatingAdmissionPolicy by default: plain pods are left alone.
     let chart = chart().display().to_string();
@@ -167,6 +195,7 @@ async fn all(plane: &ControlPlane, program: std::path::PathBuf) {
     }
     let (foreign, scheduler) = (plane.client_as("slurm-bridge").await, plane.client_as("system:kube-scheduler").await);
     policies::guard(&client, &controller, &foreign, &scheduler).await;
+    policies::place(&client, &controller).await;
     said("guard");
     policies::facts(&client).await;
     said("facts of one's own node");
