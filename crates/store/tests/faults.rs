@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use store::state::{CLOCKS_DIFFER_S, Commit, Committed, NewJob, StateError};
+use store::state::{CLOCKS_DIFFER_S, Commit, Committed, NewJob, NewTask, StateError};
 use store::{By, Once, State};
 use topology::{Allocation, Cluster, GpuId};
 
@@ -408,4 +408,20 @@ fn a_database_that_is_stopped_is_given_up_with_its_reason_and_used_again_when_it
     let h = Histories::default();
     until_answered(&h, || state.drain(&n0, "", 2.0));
     assert_eq!(state.snapshot().unwrap().drained.len(), 8);
+}
+
+#[test]
+fn a_task_whose_commit_lost_its_answer_counts_as_begun_by_who_began_it() {
+    let Some(server) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    let relay = Relay::to(&server.socket());
+    let mut state = State::init(Path::new(&relay.url(&server.database())), &cluster(1), 0.0).unwrap();
+    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 72, alone: false };
+    let by = By::from(1.0);
+    let once = Once::new("k", "fit").unwrap();
+    relay.swallow(Swallows::AnswerOfCommit);
+    let begun = state.add_task(&new, Some(&once), &by).unwrap();
+    assert!(!begun.repeated, "this process wrote it, so this process runs it");
+    let again = state.add_task(&new, Some(&once), &by).unwrap();
+    assert_eq!((again.value, again.repeated), (begun.value, true));
+    assert_eq!(state.tasks(0).unwrap().len(), 1);
 }

@@ -359,7 +359,7 @@ on_both! {
 
     fn a_task_begins_once_ends_once_and_is_lost_only_while_no_server_reports_it(at) {
         let mut s = State::init(&at.at("tasks.db"), &cluster(1), 0.0).unwrap();
-        let by = By::from(1.0);
+        let (by, version) = (By::from(1.0), s.version().unwrap());
         let new = NewTask { what: "fit", waiting_max: 2, kept_max: 4, alone: false };
         let once = |request: &str| Some(store::Once::new("k", request).unwrap());
         let first = s.add_task(&new, once("a").as_ref(), &by).unwrap();
@@ -374,6 +374,8 @@ on_both! {
         let state = |s: &State, id| s.task(id).unwrap().unwrap().state;
         // It begins once; a cancelled one does not begin.
         assert!(s.begin_task(id).unwrap() && !s.begin_task(id).unwrap());
+        // Its server looked at it just before.
+        assert_eq!((s.beat_tasks(&[(id, TaskState::Waiting, 0)]).unwrap(), state(&s, id)), (vec![], TaskState::Running));
         assert!(s.cancel_task(second, &by).unwrap() && !s.begin_task(second).unwrap());
         assert_eq!(state(&s, second), TaskState::Cancelled);
         assert!(!s.cancel_task(second, &by).unwrap() && !s.cancel_task(99, &by).unwrap());
@@ -396,12 +398,17 @@ on_both! {
         s.end_task(second, TaskState::Done, Some("result")).unwrap();
         let listed: Vec<_> = s.tasks(0).unwrap().into_iter().map(|t| (t.id, t.outcome)).collect();
         assert_eq!(listed, [(id, Some("why".into())), (second, None)], "a list has no results");
+        // One that was called lost before it began runs all the same.
+        let slow = s.add_task(&new, None, &by).unwrap().value.unwrap();
+        assert!(s.lose_task(slow, 0, "{}").unwrap() && s.begin_task(slow).unwrap());
+        assert_eq!((state(&s, slow), s.task(slow).unwrap().unwrap().outcome), (TaskState::Running, None));
+        assert_eq!(s.version().unwrap(), version, "no decision is based on tasks");
         // The oldest that have ended are forgotten.
         for _ in 0..5 {
             let id = s.add_task(&new, None, &by).unwrap().value.unwrap();
             s.begin_task(id).unwrap();
         }
-        assert_eq!((s.task(id).unwrap(), s.tasks(0).unwrap().len()), (None, 5));
+        assert_eq!((s.task(id).unwrap(), s.tasks(0).unwrap().len()), (None, 6));
         let log: Vec<String> = s.events(0, 100).unwrap().into_iter().map(|e| format!("{} {}", e.what, e.subject)).collect();
         assert_eq!(log[..3], [format!("task {id} fit"), format!("task {second} fit"), format!("cancel {second} fit")]);
         assert_eq!(s.snapshot().unwrap().free.gpu_count(), 8);

@@ -8,7 +8,7 @@
 
 use super::change::{NewJob, alike, exists, job_held, on_host, take};
 use super::read::{Snapshot, Suspect, suspects, versions};
-use super::{State, StateError};
+use super::{Basis, State, StateError};
 use crate::db::{Sql, SqlError, vals};
 use crate::once::{self, Once};
 use crate::readings::By;
@@ -83,7 +83,7 @@ impl State {
     pub fn commit(&mut self, c: &Commit<'_>) -> Result<Committed, StateError> {
         let neighbours = neighbours(c); // before the lock is taken
         // The digest of the request identifies a commit that was done although its end was not heard of.
-        self.write_again(true, |tx, cluster, path| {
+        self.write_again(Basis::OfDecisions, true, |tx, cluster, path| {
             if let Some(answer) = answered(tx, path, &c.job.id, c.request, c.once)? {
                 return Ok(Committed::Repeated(answer));
             }

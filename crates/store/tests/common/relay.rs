@@ -17,6 +17,10 @@ pub enum Swallows {
     Requests,
     /// What PostgreSQL sends: requests are done, and no client hears of it.
     Answers,
+    /// The answer to the next COMMIT, and ends its connection. Then nothing.
+    AnswerOfCommit,
+    /// The next answer, and ends its connection. A relay sets it after a COMMIT.
+    NextAnswer,
 }
 
 /// A relay. Its threads end with the process.
@@ -68,7 +72,14 @@ fn copy(mut from: impl Read, mut to: impl Write, swallows: &AtomicU8, when: Swal
         if n == 0 {
             return;
         }
-        if swallows.load(SeqCst) != when as u8 && to.write_all(&part[..n]).is_err() {
+        let swallowed = |s: Swallows| swallows.load(SeqCst) == s as u8;
+        if when == Swallows::Requests && swallowed(Swallows::AnswerOfCommit) && part[..n].windows(7).any(|w| w == b"COMMIT\0") {
+            swallows.store(Swallows::NextAnswer as u8, SeqCst);
+        }
+        if when == Swallows::Answers && swallowed(Swallows::NextAnswer) {
+            return swallows.store(Swallows::Nothing as u8, SeqCst);
+        }
+        if !swallowed(when) && to.write_all(&part[..n]).is_err() {
             return;
         }
     }
