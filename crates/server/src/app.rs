@@ -129,12 +129,21 @@ impl App {
         self.work_after(kind, Some(waits), work).await
     }
 
-    /// [`App::work`] that no flood of requests keeps out: leases end and tasks go on meanwhile.
+    /// [`App::work`] that no flood of requests keeps out: leases end, tasks go on and metrics are read meanwhile.
     pub async fn own_work<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, Problem> {
         self.work_after(Kind::Change, None, work).await
+    }
+
+    /// Reads a row that says who asks. No flood of requests keeps it out, because whose request it is decides what it may do; a connection
+    /// has one at a time, so connections limit them.
+    async fn identify<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.work_after(Kind::Look, None, work).await
     }
 
     async fn work_after<T: Send + 'static>(
@@ -270,11 +279,13 @@ impl App {
             (Entry::Ended, _) => Err(refused(format!("the entry of the certificate `{name}` is revoked or too old"))),
             (Entry::Unknown, Some(scope)) => {
                 let own = name.to_owned();
-                let taken = self.work_as(Kind::Look, move |engine| engine.has_token_named(&own)).await?;
-                match taken || crate::auth::is_reserved(name) {
-                    true => Err(refused(format!("the name of the certificate, `{name}`, is that of another client"))),
-                    false => Ok(Client::new(name, scope)),
+                let taken = self.identify(move |engine| engine.has_token_named(&own)).await?;
+                if taken || crate::auth::is_reserved(name) {
+                    return Err(refused(format!("the name of the certificate, `{name}`, is that of another client")));
                 }
+                let client = Client::new(name, scope);
+                self.remember(certificate_hash(name), &client);
+                Ok(client)
             }
             (Entry::Unknown, None) => Err(refused(format!("the certificate `{name}` has no scope"))),
         }
@@ -303,7 +314,7 @@ impl App {
             return Ok(Entry::Valid(client));
         }
         let key = hash.clone();
-        let found = self.work_as(Kind::Look, move |engine| engine.token(&key)).await?;
+        let found = self.identify(move |engine| engine.token(&key)).await?;
         let entry = match found {
             None => Entry::Unknown,
             Some(t) => match t.scope.parse() {
@@ -313,16 +324,20 @@ impl App {
                 _ => Entry::Ended,
             },
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Valid(client) = &entry {
-            if known.len() >= limits::CLIENTS_MAX {
-                known.clear();
-            }
-            known.insert(hash, (client.clone(), Instant::now()));
-        } else {
-            known.remove(&hash);
+        match &entry {
+            Entry::Valid(client) => self.remember(hash, client),
+            _ => _ = self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&hash),
         }
         Ok(entry)
+    }
+
+    /// Keeps a client that was found valid for [`limits::TOKEN_TIME`].
+    fn remember(&self, hash: String, client: &Client) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= limits::CLIENTS_MAX {
+            known.clear();
+        }
+        known.insert(hash, (client.clone(), Instant::now()));
     }
 
     /// Takes one request from the rate of a client.
@@ -416,9 +431,58 @@ fn too_many(address: &str) -> Problem {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::limits::WAITING_MAX;
+
+    /// What connections share, of a server with a state and a model that needs no readings.
+    pub fn app(client_scope: Option<Scope>) -> (tempfile::TempDir, Arc<App>) {
+        let folder = tempfile::tempdir().unwrap();
+        let cluster = topology::catalog::cluster("h100").unwrap();
+        let state = store::State::init(&folder.path().join("s.db"), &cluster, 0.0).unwrap();
+        let store = store::Store::create(&folder.path().join("r.db"), &cluster).unwrap();
+        let engine = Engine::builder(cluster).state(state).store(store).build().unwrap();
+        let collective = Some(topology::Collective::AllReduce);
+        engine.fit(&engine::FitRequest { kind: Some("nccl".into()), collective, seed: 0 }).unwrap();
+        let app = App { client_scope, ..App::new(engine, &Config::default(), None) };
+        (folder, Arc::new(app))
+    }
+
+    /// As many waiting requests as the server takes.
+    pub fn flood(app: &App) -> impl Drop + '_ {
+        struct Flood<'a>(#[allow(dead_code, reason = "it is there to be dropped")] Vec<Waits<'a>>);
+        impl Drop for Flood<'_> {
+            fn drop(&mut self) {}
+        }
+        Flood((0..WAITING_MAX).map(|_| Waits::new(&app.waiting).expect("a place")).collect())
+    }
+
+    pub fn run<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn a_client_by_its_certificate_is_looked_up_once_in_a_while() {
+        let (_folder, app) = app(Some(Scope::Read));
+        run(async {
+            let first = app.certified("ann").await.unwrap();
+            assert!(app.known.lock().unwrap().contains_key(&certificate_hash("ann")));
+            assert_eq!(app.certified("ann").await.unwrap(), first);
+            assert!(app.certified("local").await.is_err() && app.known.lock().unwrap().len() == 1, "refusals are not kept");
+        });
+    }
+
+    #[test]
+    fn a_flood_of_requests_keeps_no_client_unknown() {
+        let (_folder, app) = app(Some(Scope::Read));
+        let flood = flood(&app);
+        run(async {
+            assert_eq!(app.work(|_| Ok(())).await.unwrap_err().code, "overloaded");
+            assert!(app.certified("ann").await.is_ok());
+            assert!(matches!(app.entry(hash("lwt_x")).await, Ok(Entry::Unknown)));
+        });
+        drop(flood);
+    }
 
     #[test]
     fn as_many_requests_wait_as_the_limit_says_and_an_end_makes_room() {

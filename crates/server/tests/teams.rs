@@ -151,6 +151,25 @@ fn a_request_with_a_key_begins_one_task_and_begin_and_cancel_are_in_the_log() {
 }
 
 #[test]
+fn a_repeated_request_whose_task_is_forgotten_says_that_it_was_done() {
+    let s = Server::new(2);
+    let fit = || s.post_once("/v1/models/fit", "k", &json!({"kind": "nccl"}));
+    let id = fit().json()["id"].clone();
+    task(&s, &id);
+    // Other servers begin many more.
+    let mut other = State::open(&s.folder.path().join("s.db")).unwrap();
+    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 4, alone: false };
+    for _ in 0..5 {
+        let id = begun(&mut other, &new).unwrap();
+        assert!(other.cancel_task(id, &By::from(1.0)).unwrap());
+    }
+    assert_eq!(s.get(&format!("/v1/tasks/{id}")).code(), (404, "unknown_task".into()));
+    let repeated = fit();
+    assert_eq!(repeated.code(), (410, "task_forgotten".into()));
+    assert!(repeated.text.contains(&format!("task {id}")) && repeated.text.contains("its result is forgotten"));
+}
+
+#[test]
 fn a_server_that_stops_says_that_its_tasks_end() {
     let s = Server::new(6);
     report(&s, 6, 0.7);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use topology::{Allocation, Cluster};
 
-/// Maximum number of events that a state keeps; older ones are deleted. About 300 MB with their index.
+/// Maximum number of events that a state keeps; older ones are deleted.
 pub const EVENTS_MAX: i64 = 1_000_000;
 /// Longest list of GPUs and longest reason of an event, bytes; longer ones end with `...`.
 const TEXT_BYTES_MAX: usize = 4096;

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 
 /// What a relay swallows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +27,18 @@ pub enum Swallows {
 pub struct Relay {
     at: SocketAddr,
     swallows: Arc<AtomicU8>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Relay {
     /// A relay to a socket, on a free port.
     pub fn to(socket: &Path) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let relay = Relay { at: listener.local_addr().unwrap(), swallows: Arc::default() };
-        let (socket, swallows) = (PathBuf::from(socket), relay.swallows.clone());
+        let relay = Relay { at: listener.local_addr().unwrap(), swallows: Arc::default(), connections: Arc::default() };
+        let (socket, swallows, connections) = (PathBuf::from(socket), relay.swallows.clone(), relay.connections.clone());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                connections.fetch_add(1, SeqCst);
                 let Ok(server) = UnixStream::connect(&socket) else { continue };
                 let (client2, server2) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 let (requests, answers) = (swallows.clone(), swallows.clone());
@@ -58,6 +60,12 @@ impl Relay {
     pub fn url(&self, direct: &str) -> String {
         let name = direct.split(['/', '?']).nth(3).unwrap();
         format!("postgres://tester@{}/{name}?sslmode=disable", self.at)
+    }
+
+    /// Number of connections that clients made.
+    #[allow(dead_code)] // one test counts them
+    pub fn connections(&self) -> usize {
+        self.connections.load(SeqCst)
     }
 
     /// Swallows from now on.
