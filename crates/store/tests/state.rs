@@ -414,6 +414,27 @@ on_both! {
         assert_eq!(s.snapshot().unwrap().free.gpu_count(), 8);
     }
 
+    fn a_job_of_another_tenant_is_answered_as_a_name_that_is_taken(at) {
+        let mut s = State::init(&at.at("tenants.db"), &cluster(1), 0.0).unwrap();
+        let a = job(&s, "a", "n0:0");
+        let by = |who: &'static str, own_only| By { who, why: "", at_unix_s: 2.0, own_only };
+        let place = |s: &mut State, by| {
+            let snapshot = s.snapshot().unwrap();
+            s.commit(&Commit { job: &a, snapshot: &snapshot, request: "A", answer: "told", once: None, by })
+        };
+        let (ann, eve, bob) = (by("red/ann", true), by("red/eve", true), by("blue/bob", true));
+        assert_eq!(place(&mut s, ann).unwrap(), Committed::Granted);
+        for (who, is_told) in [(ann, true), (eve, true), (bob, false), (by("scheduler", true), true), (by("blue/op", false), true)] {
+            let told = s.answered("a", "A", None, &who);
+            assert_eq!(told.as_ref().is_ok_and(|t| t.as_deref() == Some("told")), is_told, "{who:?}: {told:?}");
+            let again = place(&mut s, who);
+            assert_eq!(again.is_ok_and(|c| c == Committed::Repeated("told".into())), is_told, "{who:?}");
+            let named = s.allocate_once(&a, None, who);
+            assert_eq!(named.is_ok_and(|d| d.value == Allocated::Already), is_told, "{who:?}");
+        }
+        assert!(matches!(s.answered("a", "A", None, &bob), Err(StateError::JobExists { .. })));
+    }
+
     fn who_had_the_gpus_of_a_job_is_known_after_its_end(at) {
         let mut s = State::init(&at.at("holders.db"), &cluster(1), 0.0).unwrap();
         let holder = |s: &State| s.last_holder("a").unwrap().map(|h| (h.who, h.gpus, h.ended_at_unix_s));
@@ -427,6 +448,10 @@ on_both! {
         let b = job(&s, "a", "n0:7");
         s.allocate_once(&b, None, By { who: "bob", ..By::from(5.0) }).unwrap();
         assert_eq!(holder(&s), Some(("bob".into(), "n0:7".into(), None)));
+        // What ada had, while bob has the name.
+        let had = |s: &State, who| s.last_held_by("a", who).unwrap().map(|h| (h.gpus, h.ended_at_unix_s));
+        assert_eq!(had(&s, "ada"), Some(("n0:[0-2]".into(), Some(end))));
+        assert_eq!((had(&s, "bob"), had(&s, "eve")), (Some(("n0:7".into(), None)), None));
     }
 
 fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice(at) {
@@ -608,10 +633,10 @@ fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_ref
     let now = s.snapshot().unwrap();
     let again = commit(&mut s, &other_gpus, &now, "A", 2.0);
     assert_eq!(again, Committed::Repeated("told".into()));
-    assert_eq!(s.answered("a", "A", None).unwrap().as_deref(), Some("told"));
-    assert!(matches!(s.answered("a", "B", None), Err(StateError::JobExists { .. })));
+    assert_eq!(s.answered("a", "A", None, &2.0.into()).unwrap().as_deref(), Some("told"));
+    assert!(matches!(s.answered("a", "B", None, &2.0.into()), Err(StateError::JobExists { .. })));
     s.release(&["a".into()]).unwrap();
-    assert_eq!(s.answered("a", "A", None).unwrap(), None, "a released name is free");
+    assert_eq!(s.answered("a", "A", None, &2.0.into()).unwrap(), None, "a released name is free");
 
     // With a key the answer is kept after the job has ended.
     let once = store::Once::new("k1", "A").unwrap();
@@ -619,10 +644,10 @@ fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_ref
     let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), by: 3.0.into() };
     assert_eq!(s.commit(&c).unwrap(), Committed::Granted);
     let (first, second) =
-        (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once)).unwrap());
+        (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once), &2.0.into()).unwrap());
     assert_eq!((first.value.jobs.len(), second.as_deref()), (1, Some("x")));
     let other = store::Once::new("k1", "B").unwrap();
-    assert!(matches!(s.answered("a", "B", Some(&other)), Err(StateError::KeyReused(_))));
+    assert!(matches!(s.answered("a", "B", Some(&other), &2.0.into()), Err(StateError::KeyReused(_))));
 }
 
 fn a_write_under_a_key_is_done_once(at) {

@@ -81,7 +81,8 @@ impl State {
         let by = &by.into();
         self.once(once, by, |tx, cluster, path| {
             if let Some(held) = job_held(tx, cluster, path, &job.id)? {
-                return if held.gpus == job.gpus { Ok(Allocated::Already) } else { Err(exists(cluster, &held)) };
+                let same = held.gpus == job.gpus && by.sees(&held.made_by);
+                return if same { Ok(Allocated::Already) } else { Err(exists(cluster, &held)) };
             }
             take(tx, cluster, path, job, None, by)?;
             Ok(Allocated::Now)

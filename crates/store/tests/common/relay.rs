@@ -35,7 +35,8 @@ impl Relay {
     pub fn to(socket: &Path) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let relay = Relay { at: listener.local_addr().unwrap(), swallows: Arc::default(), connections: Arc::default() };
-        let (socket, swallows, connections) = (PathBuf::from(socket), relay.swallows.clone(), relay.connections.clone());
+        let (socket, swallows, connections) =
+            (PathBuf::from(socket), relay.swallows.clone(), relay.connections.clone());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 connections.fetch_add(1, SeqCst);
@@ -81,7 +82,10 @@ fn copy(mut from: impl Read, mut to: impl Write, swallows: &AtomicU8, when: Swal
             return;
         }
         let swallowed = |s: Swallows| swallows.load(SeqCst) == s as u8;
-        if when == Swallows::Requests && swallowed(Swallows::AnswerOfCommit) && part[..n].windows(7).any(|w| w == b"COMMIT\0") {
+        if when == Swallows::Requests
+            && swallowed(Swallows::AnswerOfCommit)
+            && part[..n].windows(7).any(|w| w == b"COMMIT\0")
+        {
             swallows.store(Swallows::NextAnswer as u8, SeqCst);
         }
         if when == Swallows::Answers && swallowed(Swallows::NextAnswer) {
