@@ -468,7 +468,10 @@ pub mod tests {
             let first = app.certified("ann").await.unwrap();
             assert!(app.known.lock().unwrap().contains_key(&certificate_hash("ann")));
             assert_eq!(app.certified("ann").await.unwrap(), first);
-            assert!(app.certified("local").await.is_err() && app.known.lock().unwrap().len() == 1, "refusals are not kept");
+            assert!(
+                app.certified("local").await.is_err() && app.known.lock().unwrap().len() == 1,
+                "refusals are not kept"
+            );
         });
     }
 

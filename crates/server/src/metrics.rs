@@ -36,7 +36,7 @@ pub struct Metrics {
     expired: Counter,
     renewed: Counter,
     failures: Family<Labels, Counter>,
-    /// Taken while the state is read for the metrics: so many scrapes as connections wait, and one works.
+    /// Held while the state is read for the metrics: one scrape works, the others wait.
     scrape: tokio::sync::Mutex<()>,
 }
 
@@ -286,7 +286,8 @@ mod tests {
         let flood = flood(&app);
         let text = run(super::text(&app)).unwrap();
         drop(flood);
-        for line in ["linkwise_state_reachable 1", "linkwise_waiting_requests 1024", "linkwise_gpus{state=\"free\"} 32"] {
+        for line in ["linkwise_state_reachable 1", "linkwise_waiting_requests 1024", "linkwise_gpus{state=\"free\"} 32"]
+        {
             assert!(text.lines().any(|l| l == line), "{line}: {text}");
         }
     }

@@ -337,7 +337,8 @@ async fn run(app: Arc<App>, id: u64, work: Work, who: Client, progress: Arc<Prog
             return;
         }
     };
-    let begun = if *app.stopping.borrow() { Ok(false) } else { app.own_work(move |engine| engine.begin_task(id)).await };
+    let begun =
+        if *app.stopping.borrow() { Ok(false) } else { app.own_work(move |engine| engine.begin_task(id)).await };
     let ended = match begun {
         Ok(true) if app.tasks.runs(id) => {
             let engine = app.engine.clone();
@@ -453,7 +454,10 @@ mod tests {
     use crate::auth::Scope;
 
     fn a_fit() -> (Work, Client) {
-        (Work::Fit(FitRequest { kind: Some("nccl".into()), ..FitRequest::default() }), Client::new("ann", Scope::Operate))
+        (
+            Work::Fit(FitRequest { kind: Some("nccl".into()), ..FitRequest::default() }),
+            Client::new("ann", Scope::Operate),
+        )
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub fn slope_mib_per_h(points: &[(f64, f64)]) -> f64 {
 /// One round of requests; returns the number of those that the server failed.
 fn round(agent: &ureq::Agent, at: SocketAddr, n: u64) -> usize {
     let turn = n / CLIENTS;
-    let task = (turn % TASK_EVERY == 1).then(|| ["/v1/diagnose/task", "/v1/models/fit"][(turn / TASK_EVERY + n) as usize % 2]);
+    let task =
+        (turn % TASK_EVERY == 1).then(|| ["/v1/diagnose/task", "/v1/models/fit"][(turn / TASK_EVERY + n) as usize % 2]);
     let to = |path: &str| format!("http://{at}{path}");
     let (job, typed) = (format!("soak-{n}"), "application/json");
     let post = |path: &str, body: serde_json::Value| {
