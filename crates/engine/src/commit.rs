@@ -35,7 +35,7 @@ impl Engine {
         let text = serde_json::to_string(&canonical).map_err(EngineError::bad)?;
         let once = query.key.as_deref().map(|k| Once::new(k, &text)).transpose().map_err(EngineError::bad)?;
         let request = digest(&text);
-        if let Some(answer) = self.reads()?.answered(job, &request, once.as_ref())? {
+        if let Some(answer) = self.reads()?.answered(job, &request, once.as_ref(), by)? {
             return repeated(&answer);
         }
         let (model, search) = (self.model()?, self.search(&query.search, query.seed)?);
@@ -47,7 +47,7 @@ impl Engine {
             let snapshot = self.snapshot()?;
             // The same request may have been sent twice at the same time, and the other copy was committed first.
             if snapshot.job(job).is_some()
-                && let Some(answer) = self.reads()?.answered(job, &request, once.as_ref())?
+                && let Some(answer) = self.reads()?.answered(job, &request, once.as_ref(), by)?
             {
                 return repeated(&answer);
             }

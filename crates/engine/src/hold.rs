@@ -55,6 +55,20 @@ pub struct Engine {
     pub(crate) models_in_state: bool,
 }
 
+/// The right to learn or fit, which one request at a time has.
+pub(crate) struct Learning<'e> {
+    engine: &'e Engine,
+    alone: Option<MutexGuard<'e, ()>>,
+}
+
+impl Drop for Learning<'_> {
+    /// Removes the texts of versions that are gone, a transaction for each part, when others may learn again.
+    fn drop(&mut self) {
+        self.alone = None;
+        self.engine.remove_gone_texts();
+    }
+}
+
 /// Builds an [`Engine`].
 pub struct Builder {
     cluster: Cluster,
@@ -319,8 +333,8 @@ impl Engine {
     }
 
     /// Locks out other requests that learn or fit.
-    pub(crate) fn learning(&self) -> MutexGuard<'_, ()> {
-        lock(&self.learning)
+    pub(crate) fn learning(&self) -> Learning<'_> {
+        Learning { engine: self, alone: Some(lock(&self.learning)) }
     }
 
     /// Saves a new model, then uses it.

@@ -26,6 +26,8 @@ pub(crate) struct Known {
     pub head: KeptModels,
     /// Number of the newest learned reading that the present model has.
     applied: i64,
+    /// Texts that no version names any more.
+    gone: Vec<ModelText>,
     /// A revision whose model could not be read.
     unreadable: Option<u64>,
 }
@@ -341,21 +343,23 @@ impl Engine {
         let Some(revision) = done else { return Ok(false) };
         let lesson = next.lesson + learned.len() as i64;
         let kept: Vec<i64> = next.versions.iter().map(|v| v.text.id).collect();
-        let before = {
-            let mut versions = lock(&self.versions);
-            let before: Vec<ModelText> = versions.known.head.versions.iter().map(|v| v.text.clone()).collect();
-            versions.set_head(KeptModels { revision, lesson, ..next })?;
-            before
-        };
-        for gone in before.iter().filter(|t| !kept.contains(&t.id)) {
-            for part in (0..gone.parts).rev() {
-                // What is left after a failure is removed like the text of a killed process.
-                if store::with_a_pause::<EngineError>(|| Ok(self.state()?.remove_model_part(gone.id, part)?)).is_err() {
-                    return Ok(true);
-                }
+        let mut versions = lock(&self.versions);
+        let before = versions.known.head.versions.iter().map(|v| v.text.clone());
+        let gone: Vec<ModelText> = before.filter(|t| !kept.contains(&t.id)).collect();
+        versions.known.gone.extend(gone);
+        versions.set_head(KeptModels { revision, lesson, ..next })?;
+        Ok(true)
+    }
+
+    /// Removes the texts that no version names any more. The caller holds no lock. What is left after a failure is removed like the text of a
+    /// killed process.
+    pub(crate) fn remove_gone_texts(&self) {
+        let gone = std::mem::take(&mut lock(&self.versions).known.gone);
+        for (id, part) in gone.iter().flat_map(|t| (0..t.parts).rev().map(|part| (t.id, part))) {
+            if store::with_a_pause::<EngineError>(|| Ok(self.state()?.remove_model_part(id, part)?)).is_err() {
+                return;
             }
         }
-        Ok(true)
     }
 }
 
@@ -409,4 +413,29 @@ fn retire(head: &mut KeptModels) -> Result<(), EngineError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FitRequest;
+
+    #[test]
+    fn the_text_of_a_version_that_is_gone_is_removed_when_others_may_learn_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let cluster = topology::catalog::cluster("h100").unwrap();
+        let state = store::State::init(&folder.path().join("s.db"), &cluster, 0.0).unwrap();
+        let store = store::Store::create(&folder.path().join("r.db"), &cluster).unwrap();
+        let engine = Engine::builder(cluster).state(state).store(store).models_in_state().build().unwrap();
+        let fit = FitRequest { kind: Some("nccl".into()), ..FitRequest::default() };
+        (0..MODELS_KEPT_MAX).for_each(|_| _ = engine.fit(&fit).unwrap());
+        let head = || lock(&engine.versions).known.head.clone();
+        let text = head().versions[0].text.id;
+        let part = || engine.reads().unwrap().model_part(text, 0).unwrap();
+        let alone = engine.learning();
+        let next = KeptModels { versions: head().versions[1..].to_vec(), ..head() };
+        assert!(engine.change(next, &[], None).unwrap() && part().is_some());
+        drop(alone);
+        assert_eq!(part(), None);
+    }
 }

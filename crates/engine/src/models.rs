@@ -255,7 +255,10 @@ impl Engine {
             let why = if imported.is_some() { "a model file at the start" } else { "the model of the start" };
             match self.first_version(why, &model, imported) {
                 Err(EngineError::Conflict { .. }) => {} // another process was first
-                done => return done,
+                done => {
+                    self.remove_gone_texts();
+                    return done;
+                }
             }
         }
         Err(EngineError::Conflict { attempts: 4 })

@@ -165,6 +165,13 @@ pub struct ObservedJob {
     pub contention: Option<String>,
 }
 
+/// A job of an author who reports on its own jobs only.
+struct OwnJob {
+    gpus: Allocation,
+    /// False if it has ended.
+    goes_on: bool,
+}
+
 impl Engine {
     /// The observed job: the given GPUs, else those in the state; neighbours from the state.
     ///
@@ -193,8 +200,9 @@ impl Engine {
         Ok(ObservedJob { job: job.into(), gpus, placed_for, contention })
     }
 
-    /// The GPUs on which an author may report who reports on its own jobs only: those that the job has, or had until its end. None: on any.
-    fn own_gpus(&self, r: &ObserveRequest, by: By<'_>) -> Result<Option<Allocation>, EngineError> {
+    /// The job on whose GPUs an author may report who reports on its own jobs only: the one that it has under this name, else the last one that
+    /// it had, whoever has the name now. None: on any.
+    fn own_job(&self, r: &ObserveRequest, by: By<'_>) -> Result<Option<OwnJob>, EngineError> {
         if !by.own_only {
             return Ok(None);
         }
@@ -202,21 +210,26 @@ impl Engine {
         if r.force {
             return Err(EngineError::bad("`force` is for operators: leave it out"));
         }
-        let not_its = |why| EngineError::NotItsGpus { job: r.job.clone(), why };
         let now = self.snapshot()?;
-        let (made_by, had) = match now.job(&r.job) {
-            Some(job) => (job.made_by.clone(), job.gpus.clone()),
-            None => {
-                let last = self.reads()?.last_holder(&r.job)?.ok_or_else(|| not_held(&r.job, &now))?;
-                if last.ended_at_unix_s.is_some_and(|end| by.at_unix_s - end > AFTER_END_S) {
-                    return Err(not_its("a day has passed since the end of"));
-                }
-                // A host was renamed or removed meanwhile.
-                let had = self.cluster.parse_gpus([last.gpus.as_str()]);
-                (last.who, had.map_err(|_| not_its("the cluster has changed since the end of"))?)
-            }
+        if let Some(job) = now.job(&r.job).filter(|j| j.made_by == by.who) {
+            return Ok(Some(OwnJob { gpus: job.gpus.clone(), goes_on: true }));
+        }
+        let not_its = |why| EngineError::NotItsGpus { job: r.job.clone(), why };
+        let Some(last) = self.reads()?.last_held_by(&r.job, by.who)? else {
+            let made_by = match now.job(&r.job) {
+                Some(job) => Some(job.made_by.clone()),
+                None => self.reads()?.last_holder(&r.job)?.map(|h| h.who),
+            };
+            let made_by = made_by.ok_or_else(|| not_held(&r.job, &now))?;
+            return Err(StateError::NotYours { id: r.job.clone(), made_by }.into());
         };
-        if made_by == by.who { Ok(Some(had)) } else { Err(StateError::NotYours { id: r.job.clone(), made_by }.into()) }
+        if last.ended_at_unix_s.is_some_and(|end| by.at_unix_s - end > AFTER_END_S) {
+            return Err(not_its("a day has passed since the end of"));
+        }
+        // A host was renamed or removed meanwhile.
+        let gpus = self.cluster.parse_gpus([last.gpus.as_str()]);
+        let gpus = gpus.map_err(|_| not_its("the cluster has changed since the end of"))?;
+        Ok(Some(OwnJob { gpus, goes_on: false }))
     }
 
     /// Stores a job's readings, teaches the model, and updates the suspects. A request with a key is executed once. If
@@ -300,11 +313,12 @@ impl Engine {
     /// The readings of a request, checked.
     fn observed(&self, r: &ObserveRequest, by: By<'_>) -> Result<Vec<Measurement>, EngineError> {
         let now_unix_s = by.at_unix_s;
-        let own = self.own_gpus(r, by)?;
-        let gpus = r.gpus.as_deref().map(|g| self.gpus(g)).transpose()?;
+        let own = self.own_job(r, by)?;
+        let named = r.gpus.as_deref().map(|g| self.gpus(g)).transpose()?;
+        // Under the name of a job that has ended, another one may hold GPUs.
+        let gpus = named.or_else(|| own.as_ref().filter(|o| !o.goes_on).map(|o| o.gpus.clone()));
         let job = self.observed_job(&r.job, gpus.as_ref())?;
-        let is_own = |had: &Allocation| job.gpus.parts().iter().all(|&(h, m)| m.0 & !had.mask(h).0 == 0);
-        if !own.as_ref().is_none_or(is_own) {
+        if !own.is_none_or(|o| o.gpus.contains_all(&job.gpus)) {
             return Err(EngineError::NotItsGpus { job: job.job, why: "not all of these GPUs are or were those of" });
         }
         if r.readings.is_empty() || r.readings.len() > READINGS_MAX {

@@ -13,6 +13,12 @@ use store::State;
 
 #[test]
 fn sixty_four_concurrent_clients_share_no_gpu_and_all_get_their_jobs() {
+    // On a busy machine each client may end before the next begins. Such a round does not test anything.
+    assert!((0..5).any(|_| most_decisions_for_a_job() > 1), "the clients did not compete");
+}
+
+/// Lets 64 clients take all GPUs at the same time, and checks what they got.
+fn most_decisions_for_a_job() -> u32 {
     const CLIENTS: usize = 64;
     const JOBS: usize = 2;
     let folder = tempfile::tempdir().unwrap();
@@ -42,13 +48,13 @@ fn sixty_four_concurrent_clients_share_no_gpu_and_all_get_their_jobs() {
     }
     assert_eq!((got.len(), holder.len()), (CLIENTS * JOBS, c.gpu_count()), "GPUs are left");
     let most = got.iter().map(|g| g.2).max().unwrap();
-    assert!(most > 1, "the clients did not compete");
     println!("at most {most} decisions for a job, {ATTEMPTS_FREE} of them without a turn");
     let now = engines[0].snapshot().unwrap();
     for j in &now.jobs {
         assert!(c.gpu_names(&j.gpus).iter().all(|g| holder[g] == j.id));
     }
     assert!(now.free.is_empty());
+    most
 }
 
 #[test]

@@ -129,12 +129,21 @@ impl App {
         self.work_after(kind, Some(waits), work).await
     }
 
-    /// [`App::work`] that no flood of requests keeps out: leases end and tasks go on meanwhile.
+    /// [`App::work`] that no flood of requests keeps out: leases end, tasks go on and metrics are read meanwhile.
     pub async fn own_work<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, Problem> {
         self.work_after(Kind::Change, None, work).await
+    }
+
+    /// Reads a row that says who asks. No flood of requests keeps it out, because whose request it is decides what it may do; a connection
+    /// has one at a time, so connections limit them.
+    async fn identify<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.work_after(Kind::Look, None, work).await
     }
 
     async fn work_after<T: Send + 'static>(
@@ -270,11 +279,13 @@ impl App {
             (Entry::Ended, _) => Err(refused(format!("the entry of the certificate `{name}` is revoked or too old"))),
             (Entry::Unknown, Some(scope)) => {
                 let own = name.to_owned();
-                let taken = self.work_as(Kind::Look, move |engine| engine.has_token_named(&own)).await?;
-                match taken || crate::auth::is_reserved(name) {
-                    true => Err(refused(format!("the name of the certificate, `{name}`, is that of another client"))),
-                    false => Ok(Client::new(name, scope)),
+                let taken = self.identify(move |engine| engine.has_token_named(&own)).await?;
+                if taken || crate::auth::is_reserved(name) {
+                    return Err(refused(format!("the name of the certificate, `{name}`, is that of another client")));
                 }
+                let client = Client::new(name, scope);
+                self.remember(certificate_hash(name), &client);
+                Ok(client)
             }
             (Entry::Unknown, None) => Err(refused(format!("the certificate `{name}` has no scope"))),
         }
@@ -303,7 +314,7 @@ impl App {
             return Ok(Entry::Valid(client));
         }
         let key = hash.clone();
-        let found = self.work_as(Kind::Look, move |engine| engine.token(&key)).await?;
+        let found = self.identify(move |engine| engine.token(&key)).await?;
         let entry = match found {
             None => Entry::Unknown,
             Some(t) => match t.scope.parse() {
@@ -313,16 +324,20 @@ impl App {
                 _ => Entry::Ended,
             },
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Valid(client) = &entry {
-            if known.len() >= limits::CLIENTS_MAX {
-                known.clear();
-            }
-            known.insert(hash, (client.clone(), Instant::now()));
-        } else {
-            known.remove(&hash);
+        match &entry {
+            Entry::Valid(client) => self.remember(hash, client),
+            _ => _ = self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&hash),
         }
         Ok(entry)
+    }
+
+    /// Keeps a client that was found valid for [`limits::TOKEN_TIME`].
+    fn remember(&self, hash: String, client: &Client) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= limits::CLIENTS_MAX {
+            known.clear();
+        }
+        known.insert(hash, (client.clone(), Instant::now()));
     }
 
     /// Takes one request from the rate of a client.
@@ -416,19 +431,4 @@ fn too_many(address: &str) -> Problem {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limits::WAITING_MAX;
-
-    #[test]
-    fn as_many_requests_wait_as_the_limit_says_and_an_end_makes_room() {
-        let waiting = AtomicUsize::new(0);
-        let mut all: Vec<Waits<'_>> = (0..WAITING_MAX).map(|_| Waits::new(&waiting).expect("a place")).collect();
-        assert_eq!(Waits::new(&waiting).err().map(|p| (p.status, p.code.clone())), Some((503, "overloaded".into())));
-        all.pop();
-        let last = Waits::new(&waiting);
-        assert!(last.is_ok() && Waits::new(&waiting).is_err());
-        drop((all, last));
-        assert_eq!(waiting.load(Ordering::Acquire), 0);
-    }
-}
+pub mod tests;

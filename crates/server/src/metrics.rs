@@ -36,6 +36,8 @@ pub struct Metrics {
     expired: Counter,
     renewed: Counter,
     failures: Family<Labels, Counter>,
+    /// Held while the state is read for the metrics: one scrape works, the others wait.
+    scrape: tokio::sync::Mutex<()>,
 }
 
 /// 0.1 ms to 26 s.
@@ -59,6 +61,7 @@ impl Metrics {
             expired: Counter::default(),
             renewed: Counter::default(),
             failures: Family::default(),
+            scrape: tokio::sync::Mutex::default(),
             registry: Registry::default(),
         };
         let r = &mut registry;
@@ -153,8 +156,10 @@ fn deviations() -> Histogram {
 
 /// All metrics as text: the counters, and the state of the cluster now. O(GPUs held).
 pub async fn text(app: &App) -> Result<String, Problem> {
-    // The counters are also there while the state is not.
-    let now = app.work(|engine| Ok((engine.status()?, engine.model_answer().ok().map(|m| m.kind)))).await;
+    // The counters are also there while the state is not. An overloaded server must be seen to be overloaded.
+    let one = app.metrics.scrape.lock().await;
+    let now = app.own_work(|engine| Ok((engine.status()?, engine.model_answer().ok().map(|m| m.kind)))).await;
+    drop(one);
     let mut text = String::new();
     let failed =
         |e: std::fmt::Error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", e.to_string(), "report this");
@@ -269,4 +274,21 @@ fn present(cluster: &Cluster, s: &StatusAnswer, got: &HashMap<String, f64>, mode
     build.get_or_create(&of).set(1);
     r.register("build_info", "The version of the server and its kind of model", build);
     registry
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::app::tests::{app, flood, run};
+
+    #[test]
+    fn an_overloaded_server_has_all_its_metrics() {
+        let (_folder, app) = app(None);
+        let flood = flood(&app);
+        let text = run(super::text(&app)).unwrap();
+        drop(flood);
+        for line in ["linkwise_state_reachable 1", "linkwise_waiting_requests 1024", "linkwise_gpus{state=\"free\"} 32"]
+        {
+            assert!(text.lines().any(|l| l == line), "{line}: {text}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 /// Statuses that every endpoint may answer with, and the codes of the server among them.
-const PROBLEMS: [(&str, &str); 14] = [
+const PROBLEMS: [(&str, &str); 15] = [
     ("400", "The request cannot be read: bad_json, bad_request, bad_query, bad_path and codes of the engine"),
     ("401", "No token or a wrong one: no_token, wrong_token"),
     ("403", "The client may not do it: scope, no_scope, tenant, not_yours, not_its_gpus, foreign_origin"),
@@ -19,6 +19,7 @@ const PROBLEMS: [(&str, &str); 14] = [
     ("405", "The address does not take this method: method_not_allowed"),
     ("408", "The body came too slowly: body_too_slow"),
     ("409", "The present state does not allow it: codes of the engine"),
+    ("410", "The key began a task whose result is forgotten: task_forgotten"),
     ("412", "The state has another version than `If-Match` names: version_changed"),
     ("413", "The body is too large: body_too_large, line_too_long, too_many_lines"),
     ("415", "The body has another form: content_type, encoding_unsupported"),

@@ -11,7 +11,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use axum::middleware;
+use axum::middleware::{self, Next};
 use axum::routing::{MethodFilter, any, get, on};
 use engine::Answer;
 use std::sync::Arc;
@@ -73,8 +73,18 @@ pub fn router(app: Arc<App>, spans: Spans) -> Router {
             let remedy = "look at the header `Allow` and at /openapi.json";
             common(Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail, remedy).response())
         })
+        .layer(middleware::from_fn(with_short_header))
         .layer(middleware::from_fn(move |request, next| spans::traced(spans.clone(), request, next)))
         .layer(middleware::from_fn(move |request, next| log::logged(logs.clone(), request, next)))
+}
+
+/// Refuses a request whose header is beyond its limit, at every address.
+async fn with_short_header(request: Request, next: Next) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    match read::check_header(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(p) => common(p.response()),
+    }
 }
 
 /// A handler with the shared parts, whose problem becomes the answer.
@@ -112,7 +122,6 @@ fn common(mut r: Response<Body>) -> Response<Body> {
 
 async fn endpoint(app: &Arc<App>, e: &'static Endpoint, request: Request) -> Result<Response<Body>, Problem> {
     let (mut parts, sent) = request.into_parts();
-    read::check_header(&parts)?;
     let client = read::client(app, &parts, e.scope, false).await?;
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
     let params = params.map_err(|_| Problem::bad("bad_path", "the address is not UTF-8"))?;

@@ -281,7 +281,8 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME)
         .max_headers(limits::HEADERS_MAX)
-        .max_buf_size(limits::HEADER_BYTES_MAX)
+        // hyper refuses without a body what does not fit: what is little more than the limit gets its answer here.
+        .max_buf_size(2 * limits::HEADER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), with_peer);
     // An error is a client that broke off or wrote no HTTP; hyper has answered if it could.
     let _ = watcher.watch(connection).await;

@@ -16,9 +16,9 @@ use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use store::Once;
 use store::state::{KeptTask, NewTask, TaskState};
-use tokio::task::AbortHandle;
+use store::{Done, Once};
+use tokio::sync::Notify;
 
 /// A task.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -149,13 +149,14 @@ pub struct Tasks {
     turn: tokio::sync::Mutex<()>,
 }
 
+#[derive(Default)]
 struct Own {
     progress: Arc<Progress>,
     runs: bool,
     /// The outcome, which the state does not have yet.
     ended: Option<(TaskState, Option<String>)>,
-    /// The work, or its wait for its turn.
-    job: Option<AbortHandle>,
+    /// Ends its wait for its turn.
+    cancelled: Arc<Notify>,
 }
 
 impl Own {
@@ -234,25 +235,34 @@ impl Tasks {
         waiting
     }
 
-    /// Ends own tasks that somebody cancelled: one that waits at once, one that runs within about a second.
+    /// Ends own tasks that somebody cancelled: one that waits for its turn at once, one that runs within about a second. One that the state
+    /// lets run at this moment runs, and ends at its first look.
     fn end(&self, ids: &[u64]) {
-        let mut own = lock(&self.own);
-        for id in ids {
-            match own.get(id) {
-                Some(o) if o.runs => o.progress.cancel(),
-                Some(o) if o.ended.is_none() => {
-                    o.job.iter().for_each(AbortHandle::abort);
-                    own.remove(id);
-                }
-                _ => {}
-            }
+        let own = lock(&self.own);
+        for task in ids.iter().filter_map(|id| own.get(id)) {
+            task.progress.cancel();
+            task.cancelled.notify_one();
         }
+    }
+
+    /// Adds a task that begins to wait.
+    fn add(&self, id: u64) -> (Arc<Progress>, Arc<Notify>) {
+        let own = Own::default();
+        let parts = (own.progress.clone(), own.cancelled.clone());
+        lock(&self.own).insert(id, own);
+        parts
     }
 }
 
 fn unknown(id: u64) -> Problem {
     let detail = format!("there is no task {id}; the newest {TASKS_KEPT_MAX} tasks are kept");
     Problem::new(StatusCode::NOT_FOUND, "unknown_task", detail, "look at the number in the answer to the request")
+}
+
+fn forgotten(id: u64) -> Problem {
+    let detail = format!("this key began task {id}, which has ended; its result is forgotten");
+    let remedy = "look at the models and the suspects, or begin a task under another key";
+    Problem::new(StatusCode::GONE, "task_forgotten", detail, remedy)
 }
 
 /// A task by its number.
@@ -286,15 +296,14 @@ pub async fn cancel(app: &Arc<App>, id: u64, client: &Client) -> Result<Task, Pr
 
 /// Starts work and returns its task; under the key of an earlier request that task.
 pub async fn start(app: &Arc<App>, work: Work, client: &Client, once: Option<Once>) -> Result<Task, Problem> {
-    match begin(app, work, client, once, false).await? {
-        Some(id) => get(app, id, client).await,
-        None => Err(Problem::failed("task")),
-    }
+    let begun = begin(app, work, client, once, false).await?;
+    let id = begun.value.ok_or_else(|| Problem::failed("task"))?;
+    get(app, id, client).await.map_err(|p| if begun.repeated && p.status == 404 { forgotten(id) } else { p })
 }
 
 /// Starts work unless a task of any server waits or runs.
 pub async fn start_alone(app: &Arc<App>, work: Work, client: &Client) -> Result<(), Problem> {
-    begin(app, work, client, None, true).await.map(drop)
+    begin(app, work, client, None, true).await.map(|_| ())
 }
 
 async fn begin(
@@ -303,35 +312,33 @@ async fn begin(
     client: &Client,
     once: Option<Once>,
     alone: bool,
-) -> Result<Option<u64>, Problem> {
-    let (app, who) = (app.clone(), client.clone());
-    // In a task of its own: the work is done although its client went away.
-    let begun = tokio::spawn(async move {
-        let (what, by) = (work.what().word(), who.clone());
-        let add = move |engine: &Engine| {
-            let (waiting_max, kept_max) = (TASKS_WAITING_MAX, TASKS_KEPT_MAX + TASKS_WAITING_MAX);
-            let new = NewTask { what, waiting_max, kept_max, alone };
-            engine.add_task(&new, once.as_ref(), &crate::app::by(&by))
-        };
-        let added = app.work(add).await?;
+) -> Result<Done<Option<u64>>, Problem> {
+    let (here, who) = (app.clone(), client.clone());
+    // The task runs although its client went away meanwhile, or waited for too long.
+    let add = move |engine: &Engine| {
+        let (what, waiting_max, kept_max) = (work.what().word(), TASKS_WAITING_MAX, TASKS_KEPT_MAX + TASKS_WAITING_MAX);
+        let new = NewTask { what, waiting_max, kept_max, alone };
+        let added = engine.add_task(&new, once.as_ref(), &crate::app::by(&who))?;
         if let (Some(id), false) = (added.value, added.repeated) {
-            let progress = Arc::<Progress>::default();
-            let own = Own { progress: progress.clone(), runs: false, ended: None, job: None };
-            lock(&app.tasks.own).insert(id, own);
-            let job = tokio::spawn(run(app.clone(), id, work, who, progress)).abort_handle();
-            if let Some(own) = lock(&app.tasks.own).get_mut(&id) {
-                own.job = Some(job);
-            }
+            let (progress, cancelled) = here.tasks.add(id);
+            tokio::spawn(run(here.clone(), id, work, who, progress, cancelled));
         }
-        Ok(added.value)
-    });
-    begun.await.map_err(|_panicked| Problem::failed("task"))?
+        Ok(added)
+    };
+    app.work(add).await
 }
 
 /// Waits for its turn, works, and writes the outcome.
-async fn run(app: Arc<App>, id: u64, work: Work, who: Client, progress: Arc<Progress>) {
-    let turn = app.tasks.turn.lock().await;
-    let begun = if *app.stopping.borrow() { Ok(false) } else { app.work(move |engine| engine.begin_task(id)).await };
+async fn run(app: Arc<App>, id: u64, work: Work, who: Client, progress: Arc<Progress>, cancelled: Arc<Notify>) {
+    let turn = tokio::select! {
+        turn = app.tasks.turn.lock() => turn,
+        () = cancelled.notified() => {
+            lock(&app.tasks.own).remove(&id);
+            return;
+        }
+    };
+    let begun =
+        if *app.stopping.borrow() { Ok(false) } else { app.own_work(move |engine| engine.begin_task(id)).await };
     let ended = match begun {
         Ok(true) if app.tasks.runs(id) => {
             let engine = app.engine.clone();
@@ -441,23 +448,4 @@ pub async fn stop(app: &Arc<App>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_task_is_lost_when_its_count_stands_still_under_this_servers_eyes_and_not_after_a_gap() {
-        let (mut others, begin) = (Others::default(), Instant::now());
-        let at = |s: u64| begin + std::time::Duration::from_secs(s);
-        let lost_s = TASK_LOST.as_secs();
-        for s in 0..lost_s {
-            assert_eq!(others.lost(&[(1, 7), (2, s as i64)], at(s)), [], "{s}");
-        }
-        assert_eq!(others.lost(&[(1, 7), (2, 99)], at(lost_s)), [(1, 7)]);
-        // No server could reach the state, so none could report this task.
-        assert_eq!(others.lost(&[(1, 7), (2, 99)], at(lost_s + 100)), []);
-        for s in 101..100 + lost_s {
-            assert_eq!(others.lost(&[(2, 99)], at(lost_s + s)), [], "{s}");
-        }
-        assert_eq!(others.lost(&[(2, 99)], at(lost_s + 100 + lost_s)), [(2, 99)]);
-    }
-}
+mod tests;

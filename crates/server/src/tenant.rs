@@ -10,6 +10,7 @@ use crate::problem::Problem;
 use axum::http::StatusCode;
 use engine::{Answer, EngineError, Request};
 use std::collections::{HashMap, HashSet};
+pub use store::tenant_of;
 
 /// The word for a job of another tenant.
 const OTHER: &str = "another tenant";
@@ -44,12 +45,8 @@ impl View {
     /// Refuses a request about a job of another tenant. What no job has as its name is the engine's to refuse.
     pub fn check(&self, request: &Request) -> Result<(), Problem> {
         let named = match request {
-            // The same request again is answered as before, which is for the tenant whose job it is.
-            Request::Place(r) if r.commit.as_ref().is_some_and(|j| self.foreign.contains(j)) => return Err(in_use()),
-            Request::Allocate(r) if self.foreign.contains(&r.job) => return Err(in_use()),
             Request::Job(r) => &r.job,
             Request::Renew(r) => &r.job,
-            Request::Observe(r) => &r.job,
             Request::Release(r) => return r.jobs.iter().try_for_each(|j| self.check_job(j)),
             Request::Readings(r) => match &r.job {
                 Some(job) if self.sees(job) => return Ok(()),
@@ -108,11 +105,6 @@ impl View {
     }
 }
 
-/// The tenant in the name of a client.
-pub fn tenant_of(name: &str) -> Option<&str> {
-    name.rsplit_once('/').map(|n| n.0)
-}
-
 /// An error of the engine for a client with a view: its sentence may name jobs of others.
 pub fn refused(e: EngineError) -> Problem {
     let p = Problem::from(e);
@@ -124,10 +116,6 @@ pub fn refused(e: EngineError) -> Problem {
 }
 
 const IN_USE: &str = "the GPUs or the name are in use";
-
-fn in_use() -> Problem {
-    Problem::new(StatusCode::CONFLICT, "job_exists", IN_USE, "choose another id")
-}
 
 fn unknown(job: &str) -> Problem {
     let detail = if job.is_empty() {

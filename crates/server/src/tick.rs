@@ -40,19 +40,16 @@ pub async fn run(app: Arc<App>) {
                 }
                 let by = By { who: "server", why: "its lease ended", at_unix_s: now.1, own_only: false };
                 let ended = engine.expire(by)?;
-                Ok((ended.len(), engine.last_event()?, engine.has_tokens()?, engine.open_tasks()?.len()))
+                Ok((ended.len(), engine.last_event()?, engine.has_tokens()?))
             })
             .await;
         match looked {
-            Ok((ended, newest, tokens, open)) => {
+            Ok((ended, newest, tokens)) => {
                 app.metrics.expired(ended);
                 let changed = app.newest.send_if_modified(|n| std::mem::replace(n, newest) != newest);
                 looks |= changed;
                 if looks && let Some(enough) = app.refit_after {
-                    looks = open > 0; // readings that come during a fit are counted when it is over
-                    if !looks {
-                        refit(&app, enough).await;
-                    }
+                    looks = !refit(&app, enough).await;
                 }
                 sync_models(&app);
                 if tended.elapsed() >= TASK_BEAT {
@@ -84,15 +81,19 @@ fn sync_models(app: &Arc<App>) {
     });
 }
 
-/// Starts a fit if enough readings are new.
-async fn refit(app: &Arc<App>, enough: usize) {
+/// Starts a fit if enough readings are new. False while a task waits or runs: readings that come during a fit are counted when it is over.
+async fn refit(app: &Arc<App>, enough: usize) -> bool {
     let count = |engine: &engine::Engine| {
+        if !engine.open_tasks()?.is_empty() {
+            return Ok(None);
+        }
         // Of several servers, another one may just have fitted.
         engine.sync_models()?;
-        Ok((engine.readings_since_fit()?, engine.model_if_any()))
+        Ok(Some((engine.readings_since_fit()?, engine.model_if_any())))
     };
     match app.own_work(count).await {
-        Ok((new, model)) if new >= enough => {
+        Ok(None) => return false,
+        Ok(Some((new, model))) if new >= enough => {
             let mut by = Client::new("server", Scope::Administer);
             by.why = format!("{new} readings came since the last fit");
             let collective = model.map(|m| m.collective());
@@ -101,9 +102,10 @@ async fn refit(app: &Arc<App>, enough: usize) {
                 app.metrics.broken(&p.code);
             }
         }
-        Ok(_) => {}
+        Ok(Some(_)) => {}
         Err(p) => app.metrics.broken(&p.code),
     }
+    true
 }
 
 #[cfg(test)]

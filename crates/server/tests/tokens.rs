@@ -162,10 +162,15 @@ fn a_client_reports_on_its_own_jobs_and_their_gpus_and_an_operator_on_all() {
     assert_eq!(report(&s, "a", foreign.clone()).code(), (403, "not_its_gpus".into()));
     s.token = Some(bob);
     assert_eq!(report(&s, "a", gpus.clone()).code(), (403, "not_yours".into()));
-    // The name of a later job is its author's.
-    assert_eq!(s.post("/v1/allocations", &json!({"gpus": 2, "commit": "a"})).status, 201);
+    // Another client takes the name: each reports on its own job, and without GPUs on those that it has or had.
+    let later = s.post("/v1/allocations", &json!({"gpus": 2, "commit": "a"})).json()["gpus"].clone();
+    assert_eq!(report(&s, "a", later.clone()).status, 201);
+    assert_eq!(report(&s, "a", gpus.clone()).code(), (403, "not_its_gpus".into()));
     s.token = Some(ada);
-    assert_eq!(report(&s, "a", gpus.clone()).code(), (403, "not_yours".into()));
+    assert_eq!(report(&s, "a", gpus.clone()).status, 201);
+    let of_all = report(&s, "a", none.clone());
+    assert_eq!((of_all.status, &of_all.json()["readings"][0]["gpus"]), (201, &gpus));
+    assert_eq!(report(&s, "a", foreign.clone()).code(), (403, "not_its_gpus".into()));
     s.token = Some(chief);
     for job in ["a", "never"] {
         assert_eq!(report(&s, job, foreign.clone()).status, 201);

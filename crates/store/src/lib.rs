@@ -38,7 +38,7 @@ pub use measurement::{Measurement, Quality, Record, Source};
 pub use once::{Done, Once};
 pub use pace::with_a_pause;
 pub use query::{NewestOfHost, Place, Query};
-pub use readings::{Added, By, ReadingChange, Revision, StoredReading, WhatChanged};
+pub use readings::{Added, By, ReadingChange, Revision, StoredReading, WhatChanged, tenant_of};
 pub use rename::Renames;
 pub use seam::{ClusterStateStore, ReadingStore};
 pub use state::{State, StateError};

@@ -135,14 +135,14 @@ pub(crate) fn outcome<T: for<'de> Deserialize<'de>>(kept: &Kept) -> Result<T, Ke
     serde_json::from_str(&kept.outcome).map_err(|e| KeyError::Damaged(format!("a request key's outcome: {e}")))
 }
 
-/// Stores the result of a write in its transaction, and deletes keys beyond the limits of age and number.
+/// Stores the result of a write in its transaction, and deletes keys beyond the limits of age and number. Returns the result as it is stored.
 pub(crate) fn keep<T: Serialize>(
     tx: &Sql<'_>,
     once: &Once,
     outcome: &T,
     answer: Option<&str>,
     at_unix_s: f64,
-) -> Result<(), KeyError> {
+) -> Result<String, KeyError> {
     let outcome = serde_json::to_string(outcome).map_err(|e| KeyError::Damaged(e.to_string()))?;
     let answer = answer.filter(|a| a.len() <= ANSWER_BYTES_MAX);
     let number: i64 = tx.one(
@@ -150,7 +150,7 @@ pub(crate) fn keep<T: Serialize>(
             "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5) RETURNING rowid",
             "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5) RETURNING number",
         ),
-        vals![&once.key, &once.request, outcome, answer, at_unix_s],
+        vals![&once.key, &once.request, &outcome, answer, at_unix_s],
     )?;
     tx.execute("DELETE FROM request_key WHERE at_unix_s < ?1", vals![at_unix_s - KEY_AGE_S_MAX])?;
     // By number and not by time: after the clock went back, the newest key has an early time. PostgreSQL reads the whole table for it.
@@ -161,7 +161,7 @@ pub(crate) fn keep<T: Serialize>(
             vals![beyond],
         )?;
     }
-    Ok(())
+    Ok(outcome)
 }
 
 /// Completes a row with the answer. An answer that is too long is not stored; the result is kept.

@@ -253,7 +253,17 @@ impl From<f64> for By<'static> {
     }
 }
 
+/// The tenant in the name of a client, `TENANT/NAME`.
+pub fn tenant_of(name: &str) -> Option<&str> {
+    name.rsplit_once('/').map(|n| n.0)
+}
+
 impl By<'_> {
+    /// True if the author may see a job: an author of a tenant who may change its own jobs only sees those of its tenant.
+    pub fn sees(&self, made_by: &str) -> bool {
+        !self.own_only || tenant_of(self.who).is_none_or(|t| tenant_of(made_by) == Some(t))
+    }
+
     fn check(&self) -> Result<(), StoreError> {
         for (what, text, max) in [("who", self.who, WHO_BYTES_MAX), ("why", self.why, WHY_BYTES_MAX)] {
             if text.trim().is_empty() || text.len() > max || text.chars().any(char::is_control) {

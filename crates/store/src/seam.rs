@@ -32,7 +32,13 @@ pub trait ClusterStateStore: Send {
     /// The present version of the state. Reads one row.
     fn version(&self) -> Result<u64, StateError>;
     /// See [`State::answered`].
-    fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError>;
+    fn answered(
+        &self,
+        job: &str,
+        request: &str,
+        once: Option<&Once>,
+        by: &By<'_>,
+    ) -> Result<Option<String>, StateError>;
     /// See [`State::kept_answer`]. A database without it has none.
     fn kept_answer(&self, _job: &str) -> Result<Option<String>, StateError> {
         Ok(None)
@@ -71,6 +77,8 @@ pub trait ClusterStateStore: Send {
     fn last_event(&self) -> Result<i64, StateError>;
     /// See [`State::last_holder`].
     fn last_holder(&self, job: &str) -> Result<Option<Holder>, StateError>;
+    /// See [`State::last_held_by`].
+    fn last_held_by(&self, job: &str, who: &str) -> Result<Option<Holder>, StateError>;
     /// See [`State::token`].
     fn token(&self, hash: &str) -> Result<Option<Token>, StateError>;
     /// See [`State::has_tokens`].
@@ -136,8 +144,14 @@ impl ClusterStateStore for State {
     fn version(&self) -> Result<u64, StateError> {
         State::version(self)
     }
-    fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError> {
-        State::answered(self, job, request, once)
+    fn answered(
+        &self,
+        job: &str,
+        request: &str,
+        once: Option<&Once>,
+        by: &By<'_>,
+    ) -> Result<Option<String>, StateError> {
+        State::answered(self, job, request, once, by)
     }
     fn kept_answer(&self, job: &str) -> Result<Option<String>, StateError> {
         State::kept_answer(self, job)
@@ -189,6 +203,9 @@ impl ClusterStateStore for State {
     }
     fn last_holder(&self, job: &str) -> Result<Option<Holder>, StateError> {
         State::last_holder(self, job)
+    }
+    fn last_held_by(&self, job: &str, who: &str) -> Result<Option<Holder>, StateError> {
+        State::last_held_by(self, job, who)
     }
     fn token(&self, hash: &str) -> Result<Option<Token>, StateError> {
         State::token(self, hash)

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use store::state::{CLOCKS_DIFFER_S, Commit, Committed, NewJob, StateError};
+use store::state::{CLOCKS_DIFFER_S, Commit, Committed, NewJob, NewTask, StateError};
 use store::{By, Once, State};
 use topology::{Allocation, Cluster, GpuId};
 
@@ -408,4 +408,63 @@ fn a_database_that_is_stopped_is_given_up_with_its_reason_and_used_again_when_it
     let h = Histories::default();
     until_answered(&h, || state.drain(&n0, "", 2.0));
     assert_eq!(state.snapshot().unwrap().drained.len(), 8);
+}
+
+#[test]
+fn a_task_whose_commit_lost_its_answer_counts_as_begun_by_who_began_it() {
+    let Some(server) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    let relay = Relay::to(&server.socket());
+    let mut state = State::init(Path::new(&relay.url(&server.database())), &cluster(1), 0.0).unwrap();
+    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 72, alone: false };
+    let by = By::from(1.0);
+    let once = Once::new("k", "fit").unwrap();
+    relay.swallow(Swallows::AnswerOfCommit);
+    let begun = state.add_task(&new, Some(&once), &by).unwrap();
+    assert!(!begun.repeated, "this process wrote it, so this process runs it");
+    let again = state.add_task(&new, Some(&once), &by).unwrap();
+    assert_eq!((again.value, again.repeated), (begun.value, true));
+    assert_eq!(state.tasks(0).unwrap().len(), 1);
+}
+
+#[test]
+fn a_database_that_does_not_answer_is_waited_for_once() {
+    let Some(server) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    let relay = Relay::to(&server.socket());
+    let mut state = State::init(Path::new(&relay.url(&server.database())), &cluster(1), 0.0).unwrap();
+    let n0 = state.cluster().parse_gpus(["n0"]).unwrap();
+    for write in [true, false] {
+        until_answered(&Histories::default(), || state.undrain(&n0));
+        relay.swallow(Swallows::Requests);
+        let before = relay.connections();
+        let refused = if write { state.drain(&n0, "", 1.0).map(|_| ()) } else { state.snapshot().map(|_| ()) };
+        assert!(matches!(refused, Err(StateError::Unreachable { .. })), "{refused:?}");
+        assert_eq!(relay.connections(), before, "no second wait at a new connection");
+        relay.swallow(Swallows::Nothing);
+    }
+}
+
+#[test]
+fn postgresql_gives_a_statement_up_before_its_client_does() {
+    let Some(server) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
+    let url = server.database();
+    let mut state = State::init(Path::new(&url), &cluster(1), 0.0).unwrap();
+    let n0 = state.cluster().parse_gpus(["n0"]).unwrap();
+    let name = url.split(['/', '?']).nth(3).unwrap();
+    // The reason of a change becomes the limit of its statement.
+    let limit = "current_setting('statement_timeout')";
+    let noted = format!(
+        "SET search_path TO linkwise_state; \
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.why := {limit}; RETURN NEW; END $$; \
+         CREATE TRIGGER note BEFORE INSERT ON event FOR EACH ROW EXECUTE FUNCTION note()"
+    );
+    server.psql(name, &noted);
+    state.drain(&n0, "", 1.0).unwrap();
+    assert_eq!(state.events(0, 1).unwrap()[0].why, "25s", "of a write");
+    // Now also that of the question.
+    let shown = format!(
+        "SET search_path TO linkwise_state; ALTER TABLE event RENAME TO event_of; \
+         CREATE VIEW event AS SELECT id, at_unix_s, who, what, subject, gpus, {limit} || ' of a read' AS why FROM event_of"
+    );
+    server.psql(name, &shown);
+    assert_eq!(state.events(0, 1).unwrap()[0].why, "25s of a read");
 }

@@ -327,7 +327,7 @@ fn beside_a_newer_one(server: &Server, as_it_was: &str) {
     OF_VERSION_1.iter().for_each(|text| _ = of_old(text));
     let now = new.snapshot().unwrap();
     assert_eq!((now.job("old").unwrap().gpus.gpu_count(), now.free.gpu_count()), (2, 5));
-    assert_eq!(new.answered("old", "r", None).unwrap().as_deref(), Some("told"));
+    assert_eq!(new.answered("old", "r", None, &2.0.into()).unwrap().as_deref(), Some("told"));
     assert!(matches!(new.allocate(&job("x", c.parse_gpus(["n0:1"]).unwrap()), 3.0), Err(StateError::Held { .. })));
     of_old("DELETE FROM job WHERE id = 'new'");
     assert_eq!(new.snapshot().unwrap().free.gpu_count(), 6);

@@ -359,7 +359,7 @@ on_both! {
 
     fn a_task_begins_once_ends_once_and_is_lost_only_while_no_server_reports_it(at) {
         let mut s = State::init(&at.at("tasks.db"), &cluster(1), 0.0).unwrap();
-        let by = By::from(1.0);
+        let (by, version) = (By::from(1.0), s.version().unwrap());
         let new = NewTask { what: "fit", waiting_max: 2, kept_max: 4, alone: false };
         let once = |request: &str| Some(store::Once::new("k", request).unwrap());
         let first = s.add_task(&new, once("a").as_ref(), &by).unwrap();
@@ -374,6 +374,8 @@ on_both! {
         let state = |s: &State, id| s.task(id).unwrap().unwrap().state;
         // It begins once; a cancelled one does not begin.
         assert!(s.begin_task(id).unwrap() && !s.begin_task(id).unwrap());
+        // Its server looked at it just before.
+        assert_eq!((s.beat_tasks(&[(id, TaskState::Waiting, 0)]).unwrap(), state(&s, id)), (vec![], TaskState::Running));
         assert!(s.cancel_task(second, &by).unwrap() && !s.begin_task(second).unwrap());
         assert_eq!(state(&s, second), TaskState::Cancelled);
         assert!(!s.cancel_task(second, &by).unwrap() && !s.cancel_task(99, &by).unwrap());
@@ -396,15 +398,41 @@ on_both! {
         s.end_task(second, TaskState::Done, Some("result")).unwrap();
         let listed: Vec<_> = s.tasks(0).unwrap().into_iter().map(|t| (t.id, t.outcome)).collect();
         assert_eq!(listed, [(id, Some("why".into())), (second, None)], "a list has no results");
+        // One that was called lost before it began runs all the same.
+        let slow = s.add_task(&new, None, &by).unwrap().value.unwrap();
+        assert!(s.lose_task(slow, 0, "{}").unwrap() && s.begin_task(slow).unwrap());
+        assert_eq!((state(&s, slow), s.task(slow).unwrap().unwrap().outcome), (TaskState::Running, None));
+        assert_eq!(s.version().unwrap(), version, "no decision is based on tasks");
         // The oldest that have ended are forgotten.
         for _ in 0..5 {
             let id = s.add_task(&new, None, &by).unwrap().value.unwrap();
             s.begin_task(id).unwrap();
         }
-        assert_eq!((s.task(id).unwrap(), s.tasks(0).unwrap().len()), (None, 5));
+        assert_eq!((s.task(id).unwrap(), s.tasks(0).unwrap().len()), (None, 6));
         let log: Vec<String> = s.events(0, 100).unwrap().into_iter().map(|e| format!("{} {}", e.what, e.subject)).collect();
         assert_eq!(log[..3], [format!("task {id} fit"), format!("task {second} fit"), format!("cancel {second} fit")]);
         assert_eq!(s.snapshot().unwrap().free.gpu_count(), 8);
+    }
+
+    fn a_job_of_another_tenant_is_answered_as_a_name_that_is_taken(at) {
+        let mut s = State::init(&at.at("tenants.db"), &cluster(1), 0.0).unwrap();
+        let a = job(&s, "a", "n0:0");
+        let by = |who: &'static str, own_only| By { who, why: "", at_unix_s: 2.0, own_only };
+        let place = |s: &mut State, by| {
+            let snapshot = s.snapshot().unwrap();
+            s.commit(&Commit { job: &a, snapshot: &snapshot, request: "A", answer: "told", once: None, by })
+        };
+        let (ann, eve, bob) = (by("red/ann", true), by("red/eve", true), by("blue/bob", true));
+        assert_eq!(place(&mut s, ann).unwrap(), Committed::Granted);
+        for (who, is_told) in [(ann, true), (eve, true), (bob, false), (by("scheduler", true), true), (by("blue/op", false), true)] {
+            let told = s.answered("a", "A", None, &who);
+            assert_eq!(told.as_ref().is_ok_and(|t| t.as_deref() == Some("told")), is_told, "{who:?}: {told:?}");
+            let again = place(&mut s, who);
+            assert_eq!(again.is_ok_and(|c| c == Committed::Repeated("told".into())), is_told, "{who:?}");
+            let named = s.allocate_once(&a, None, who);
+            assert_eq!(named.is_ok_and(|d| d.value == Allocated::Already), is_told, "{who:?}");
+        }
+        assert!(matches!(s.answered("a", "A", None, &bob), Err(StateError::JobExists { .. })));
     }
 
     fn who_had_the_gpus_of_a_job_is_known_after_its_end(at) {
@@ -420,6 +448,10 @@ on_both! {
         let b = job(&s, "a", "n0:7");
         s.allocate_once(&b, None, By { who: "bob", ..By::from(5.0) }).unwrap();
         assert_eq!(holder(&s), Some(("bob".into(), "n0:7".into(), None)));
+        // What ada had, while bob has the name.
+        let had = |s: &State, who| s.last_held_by("a", who).unwrap().map(|h| (h.gpus, h.ended_at_unix_s));
+        assert_eq!(had(&s, "ada"), Some(("n0:[0-2]".into(), Some(end))));
+        assert_eq!((had(&s, "bob"), had(&s, "eve")), (Some(("n0:7".into(), None)), None));
     }
 
 fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice(at) {
@@ -601,10 +633,10 @@ fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_ref
     let now = s.snapshot().unwrap();
     let again = commit(&mut s, &other_gpus, &now, "A", 2.0);
     assert_eq!(again, Committed::Repeated("told".into()));
-    assert_eq!(s.answered("a", "A", None).unwrap().as_deref(), Some("told"));
-    assert!(matches!(s.answered("a", "B", None), Err(StateError::JobExists { .. })));
+    assert_eq!(s.answered("a", "A", None, &2.0.into()).unwrap().as_deref(), Some("told"));
+    assert!(matches!(s.answered("a", "B", None, &2.0.into()), Err(StateError::JobExists { .. })));
     s.release(&["a".into()]).unwrap();
-    assert_eq!(s.answered("a", "A", None).unwrap(), None, "a released name is free");
+    assert_eq!(s.answered("a", "A", None, &2.0.into()).unwrap(), None, "a released name is free");
 
     // With a key the answer is kept after the job has ended.
     let once = store::Once::new("k1", "A").unwrap();
@@ -612,10 +644,10 @@ fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_ref
     let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), by: 3.0.into() };
     assert_eq!(s.commit(&c).unwrap(), Committed::Granted);
     let (first, second) =
-        (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once)).unwrap());
+        (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once), &2.0.into()).unwrap());
     assert_eq!((first.value.jobs.len(), second.as_deref()), (1, Some("x")));
     let other = store::Once::new("k1", "B").unwrap();
-    assert!(matches!(s.answered("a", "B", Some(&other)), Err(StateError::KeyReused(_))));
+    assert!(matches!(s.answered("a", "B", Some(&other), &2.0.into()), Err(StateError::KeyReused(_))));
 }
 
 fn a_write_under_a_key_is_done_once(at) {

@@ -53,7 +53,9 @@ pub fn slope_mib_per_h(points: &[(f64, f64)]) -> f64 {
 
 /// One round of requests; returns the number of those that the server failed.
 fn round(agent: &ureq::Agent, at: SocketAddr, n: u64) -> usize {
-    let task = n / CLIENTS % TASK_EVERY == 1;
+    let turn = n / CLIENTS;
+    let task =
+        (turn % TASK_EVERY == 1).then(|| ["/v1/diagnose/task", "/v1/models/fit"][(turn / TASK_EVERY + n) as usize % 2]);
     let to = |path: &str| format!("http://{at}{path}");
     let (job, typed) = (format!("soak-{n}"), "application/json");
     let post = |path: &str, body: serde_json::Value| {
@@ -61,9 +63,9 @@ fn round(agent: &ureq::Agent, at: SocketAddr, n: u64) -> usize {
         sent.send(&serde_json::to_vec(&body).expect("JSON")[..])
     };
     let asked = [
-        if task { post("/v1/diagnose/task", json!({})) } else { post("/v1/place", json!({"gpus": 8})) },
+        task.map_or_else(|| post("/v1/place", json!({"gpus": 8})), |path| post(path, json!({}))),
         post("/v1/allocations", json!({"gpus": 16, "commit": job, "lease_s": 600})),
-        match n / CLIENTS % READING_EVERY {
+        match turn % READING_EVERY {
             0 => {
                 let reading = json!({"collective": "all_reduce", "busbw_gb_per_s": 100.0 + (n % 97) as f64});
                 post("/v1/readings", json!({"job": job, "readings": [reading]}))

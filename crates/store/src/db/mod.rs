@@ -114,13 +114,6 @@ pub(crate) enum SqlError {
     Other(String),
 }
 
-impl SqlError {
-    /// True if the connection broke: the same write under its key may be sent again.
-    pub fn is_lost(&self) -> bool {
-        matches!(self, SqlError::Lost(_) | SqlError::Unknown(_))
-    }
-}
-
 /// A value of a statement.
 #[derive(Clone, Debug)]
 pub(crate) enum Val<'a> {
@@ -279,6 +272,8 @@ pub(crate) struct Sql<'c> {
 enum Conn<'c> {
     Sqlite(&'c rusqlite::Connection),
     Postgres(&'c postgres::Link),
+    /// The same for queries that are transactions of their own.
+    PostgresAlone(&'c postgres::Link),
 }
 
 impl<'c> Sql<'c> {
@@ -301,7 +296,7 @@ impl<'c> Sql<'c> {
     pub fn dialect(&self, sqlite: &'static str, postgres: &'static str) -> &'static str {
         match self.conn {
             Conn::Sqlite(_) => sqlite,
-            Conn::Postgres(_) => postgres,
+            Conn::Postgres(_) | Conn::PostgresAlone(_) => postgres,
         }
     }
 
@@ -315,6 +310,7 @@ impl<'c> Sql<'c> {
         let n = match self.conn {
             Conn::Sqlite(c) => c.prepare_cached(sql)?.execute(rusqlite::params_from_iter(values))?,
             Conn::Postgres(c) => c.execute(sql, values)?,
+            Conn::PostgresAlone(_) => return Err(SqlError::Other("a query alone changes nothing".into())),
         };
         self.changed.set(self.changed.get() + n);
         Ok(n)
@@ -354,6 +350,9 @@ impl<'c> Sql<'c> {
                 Ok(())
             }
             Conn::Postgres(c) => c.query(sql, values).map_err(fail)?.iter().try_for_each(|row| f(&Row::Postgres(row))),
+            Conn::PostgresAlone(c) => {
+                c.query_alone(sql, values).map_err(fail)?.iter().try_for_each(|row| f(&Row::Postgres(row)))
+            }
         }
     }
 
@@ -491,7 +490,7 @@ impl Db {
                 file.conn().and_then(|c| work(&Sql::new(Conn::Sqlite(c)))).map_err(fail)
             }),
             Db::Postgres(link) => watched(self.system(), false, || {
-                let once = || link.alone(|| work(&Sql::new(Conn::Postgres(link))));
+                let once = || work(&Sql::new(Conn::PostgresAlone(link)));
                 let done = match once() {
                     Err(_) if link.is_broken() => once(),
                     done => done,

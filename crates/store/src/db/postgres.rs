@@ -30,8 +30,11 @@ const CONNECT_MAX: Duration = Duration::from_secs(8);
 const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// Longest wait for the begin of a transaction, with its lock, and for its end.
 const TURN_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for the answer of a statement, rows included. 200,000 readings take about a second.
+/// Longest wait for the answer of a statement, rows included.
 const STATEMENT_MAX: Duration = Duration::from_secs(30);
+/// Longest work of PostgreSQL on a statement, seconds: it gives up before its client does, so nothing works on for nobody. A COMMIT that waits for a
+/// standby must not end this way, because PostgreSQL would acknowledge what the standby lacks: [`TURN_MAX`] is shorter.
+const STATEMENT_TIMEOUT_S: u64 = 25;
 /// Longest wait for a statement that changes tables.
 const MIGRATION_MAX: Duration = Duration::from_secs(600);
 /// A connection whose peer confirms nothing for this long is broken.
@@ -52,8 +55,6 @@ pub(crate) struct Link {
     unreachable: RefCell<Option<(Instant, String)>>,
     /// A statement of the transaction failed. PostgreSQL would answer its COMMIT with a silent rollback.
     failed: Cell<bool>,
-    /// The next queries are transactions of their own.
-    alone: Cell<bool>,
 }
 
 impl std::fmt::Debug for Link {
@@ -78,7 +79,10 @@ impl Tx<'_> {
             link.roll_back();
         }
         done.map_err(|e| match e {
-            SqlError::Lost(why) => SqlError::Unknown(why),
+            SqlError::Lost(why) => {
+                link.unreachable.replace(None); // a new connection may know the outcome
+                SqlError::Unknown(why)
+            }
             e => e,
         })
     }
@@ -100,8 +104,8 @@ impl Link {
     }
 
     fn of(config: Config, tls: Tls, tables: &'static Tables) -> Result<Link, SqlError> {
-        let (client, unreachable, failed, alone) = Default::default();
-        let link = Link { config, tls, tables, client, unreachable, failed, alone };
+        let (client, unreachable, failed) = Default::default();
+        let link = Link { config, tls, tables, client, unreachable, failed };
         link.connect()?;
         Ok(link)
     }
@@ -136,9 +140,14 @@ impl Link {
         let Some(open) = client.as_mut() else { return Err(SqlError::Lost("the connection broke".into())) };
         open.call(limit, call).map_err(|e| {
             self.failed.set(true);
+            let is_late = is_late(&e);
             let e = call_error(&e);
-            if e.is_lost() {
+            if let SqlError::Lost(why) = &e {
                 *client = None;
+                if is_late {
+                    // The caller has waited once: the repetition of its call fails at once.
+                    self.unreachable.replace(Some((Instant::now(), why.clone())));
+                }
             }
             e
         })
@@ -185,6 +194,7 @@ impl Link {
              SELECT pg_advisory_xact_lock({LOCK_CLASS}, {part}); \
              SET LOCAL search_path TO {schema}; \
              SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'; \
+             SET LOCAL statement_timeout TO '{STATEMENT_TIMEOUT_S}s'; \
              SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' \
              ELSE current_setting('synchronous_commit') END, true)"
         ))
@@ -198,17 +208,10 @@ impl Link {
     fn reading(&self) -> String {
         format!(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path TO {}; \
-             SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'",
+             SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_TIMEOUT_S}s'; \
+             SET LOCAL statement_timeout TO '{STATEMENT_TIMEOUT_S}s'",
             self.tables.schema
         )
-    }
-
-    /// Runs `work`, whose queries are transactions of their own: each is one round trip instead of three.
-    pub fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.alone.set(true);
-        let done = work();
-        self.alone.set(false);
-        done
     }
 
     /// Runs a statement in the transaction.
@@ -217,12 +220,15 @@ impl Link {
         self.with(STATEMENT_MAX, async |c| c.execute_typed(&sql, &typed(values)).await.map(|n| n as usize))
     }
 
-    /// The rows of a query in the transaction, or outside of one in [`Link::alone`].
+    /// The rows of a query in the transaction.
     pub fn query(&self, sql: &str, values: &[Val<'_>]) -> Result<Vec<Row>, SqlError> {
         let sql = sql.replace('?', "$");
-        if !self.alone.get() {
-            return self.with(STATEMENT_MAX, async |c| c.query_typed(&sql, &typed(values)).await);
-        }
+        self.with(STATEMENT_MAX, async |c| c.query_typed(&sql, &typed(values)).await)
+    }
+
+    /// The rows of a query that is a transaction of its own: one round trip instead of three.
+    pub fn query_alone(&self, sql: &str, values: &[Val<'_>]) -> Result<Vec<Row>, SqlError> {
+        let sql = sql.replace('?', "$");
         if self.is_broken() {
             self.connect()?;
         }
@@ -256,6 +262,7 @@ impl Link {
     /// Returns false if the tables were there already.
     pub fn migrate(&self, meta: &[(&str, String)]) -> Result<bool, SqlError> {
         let tx = self.begin_write()?;
+        self.batch(&format!("SET LOCAL statement_timeout TO '{}s'", MIGRATION_MAX.as_secs()), TURN_MAX)?;
         let found = self.version_in_transaction()?;
         if found.is_none() {
             let schema = self.tables.schema;
@@ -372,6 +379,15 @@ const REMEDIES: [(&str, &str); 4] = [
     ),
 ];
 
+/// True if PostgreSQL did not answer in time, or gave a statement up.
+fn is_late(e: &CallError) -> bool {
+    match e {
+        CallError::Silent(_) => true,
+        CallError::Said(e) => e.code() == Some(&SqlState::QUERY_CANCELED),
+        CallError::System(_) => false,
+    }
+}
+
 /// Maps an error of a call. A missed deadline counts as a broken connection.
 fn call_error(e: &CallError) -> SqlError {
     match e {
@@ -398,11 +414,12 @@ fn sql_error(e: &Error) -> SqlError {
     if *code == SqlState::LOCK_NOT_AVAILABLE {
         return SqlError::Busy;
     }
-    // 08: connection, 57P: shutdown, start and recovery; the last is the end of a transaction that paused for too long.
+    // 08: connection, 57P: shutdown, start and recovery; the others are the end of a statement or a pause that took too long.
     if code.code().starts_with("08")
         || code.code().starts_with("57P")
         || *code == SqlState::TOO_MANY_CONNECTIONS
         || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
+        || *code == SqlState::QUERY_CANCELED
     {
         return SqlError::Lost(db.message().into());
     }

@@ -52,7 +52,7 @@ impl Link {
     pub fn begin_read(&self) -> Result<Tx, SqlError> {
         match self.0 {}
     }
-    pub fn alone<T>(&self, _: impl FnOnce() -> T) -> T {
+    pub fn query_alone(&self, _: &str, _: &[Val<'_>]) -> Result<Vec<Row>, SqlError> {
         match self.0 {}
     }
     pub fn is_broken(&self) -> bool {

@@ -3,11 +3,12 @@
 use super::event::log;
 use super::lease::check_lease;
 use super::read::{JOB_COLUMNS, JobHeld, Suspect, gpu_of, snapshot, suspects};
-use super::{JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
+use super::{Basis, JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
 use crate::db::{FromRow, Sql, SqlError, Val, vals};
 use crate::once::{self, Done, Once};
 use crate::readings::By;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
@@ -80,7 +81,8 @@ impl State {
         let by = &by.into();
         self.once(once, by, |tx, cluster, path| {
             if let Some(held) = job_held(tx, cluster, path, &job.id)? {
-                return if held.gpus == job.gpus { Ok(Allocated::Already) } else { Err(exists(cluster, &held)) };
+                let same = held.gpus == job.gpus && by.sees(&held.made_by);
+                return if same { Ok(Allocated::Already) } else { Err(exists(cluster, &held)) };
             }
             take(tx, cluster, path, job, None, by)?;
             Ok(Allocated::Now)
@@ -212,22 +214,36 @@ impl State {
     }
 
     /// Runs one write; with a key only once, also if the connection breaks at its end.
-    pub(super) fn once<T: Serialize + for<'de> Deserialize<'de>>(
+    fn once<T: Serialize + for<'de> Deserialize<'de>>(
         &mut self,
         once: Option<&Once>,
         by: &By<'_>,
         work: impl Fn(&Sql<'_>, &Cluster, &Path) -> Result<T, StateError>,
     ) -> Result<Done<T>, StateError> {
-        self.write_again(once.is_some(), |tx, cluster, path| {
+        self.once_of(Basis::OfDecisions, once, by, work)
+    }
+
+    /// The same for a change of any basis. A write whose commit got no answer, and which its own repetition here finds done, is no
+    /// repetition for the caller: nobody else acts on it. Two writes under one key have different results where somebody acts on them.
+    pub(super) fn once_of<T: Serialize + for<'de> Deserialize<'de>>(
+        &mut self,
+        basis: Basis,
+        once: Option<&Once>,
+        by: &By<'_>,
+        work: impl Fn(&Sql<'_>, &Cluster, &Path) -> Result<T, StateError>,
+    ) -> Result<Done<T>, StateError> {
+        let tried = RefCell::new(None);
+        self.write_again(basis, once.is_some(), |tx, cluster, path| {
             let fail = |e| StateError::of_key(path, e);
             if let Some(o) = once
                 && let Some(kept) = once::look_up(tx, o).map_err(fail)?
             {
-                return Ok(Done { value: once::outcome(&kept).map_err(fail)?, repeated: true });
+                let repeated = *tried.borrow() != Some(kept.outcome.clone());
+                return Ok(Done { value: once::outcome(&kept).map_err(fail)?, repeated });
             }
             let value = work(tx, cluster, path)?;
             if let Some(o) = once {
-                once::keep(tx, o, &value, None, by.at_unix_s).map_err(fail)?;
+                tried.replace(Some(once::keep(tx, o, &value, None, by.at_unix_s).map_err(fail)?));
             }
             Ok(Done { value, repeated: false })
         })

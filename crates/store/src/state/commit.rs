@@ -8,7 +8,7 @@
 
 use super::change::{NewJob, alike, exists, job_held, on_host, take};
 use super::read::{Snapshot, Suspect, suspects, versions};
-use super::{State, StateError};
+use super::{Basis, State, StateError};
 use crate::db::{Sql, SqlError, vals};
 use crate::once::{self, Once};
 use crate::readings::By;
@@ -57,15 +57,22 @@ impl State {
         )
     }
 
-    /// The earlier answer to the same request, found by its key or by its job, which still holds its GPUs.
+    /// The earlier answer to the same request, found by its key or by its job, which still holds its GPUs. The answer about a job is for who
+    /// sees the job.
     ///
     /// # Errors
-    /// The key was used for another request; the job holds GPUs of another request.
-    pub fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError> {
+    /// The key was used for another request; the job holds GPUs of another request, or its author is of another tenant.
+    pub fn answered(
+        &self,
+        job: &str,
+        request: &str,
+        once: Option<&Once>,
+        by: &By<'_>,
+    ) -> Result<Option<String>, StateError> {
         self.db.read(
             |e| StateError::of("read", &self.path, &e),
             |tx| {
-                if let Some(answer) = answered(tx, &self.path, job, request, once)? {
+                if let Some(answer) = answered(tx, &self.path, job, request, once, by)? {
                     return Ok(Some(answer));
                 }
                 match job_held(tx, &self.cluster, &self.path, job)? {
@@ -83,8 +90,8 @@ impl State {
     pub fn commit(&mut self, c: &Commit<'_>) -> Result<Committed, StateError> {
         let neighbours = neighbours(c); // before the lock is taken
         // The digest of the request identifies a commit that was done although its end was not heard of.
-        self.write_again(true, |tx, cluster, path| {
-            if let Some(answer) = answered(tx, path, &c.job.id, c.request, c.once)? {
+        self.write_again(Basis::OfDecisions, true, |tx, cluster, path| {
+            if let Some(answer) = answered(tx, path, &c.job.id, c.request, c.once, &c.by)? {
                 return Ok(Committed::Repeated(answer));
             }
             if let Some(held) = job_held(tx, cluster, path, &c.job.id)? {
@@ -139,6 +146,7 @@ fn answered(
     job: &str,
     request: &str,
     once: Option<&Once>,
+    by: &By<'_>,
 ) -> Result<Option<String>, StateError> {
     if let Some(o) = once
         && let Some(kept) = once::look_up(sql, o).map_err(|e| StateError::of_key(path, e))?
@@ -146,6 +154,8 @@ fn answered(
     {
         return Ok(Some(answer));
     }
-    sql.first("SELECT answer FROM job WHERE id = ?1 AND request = ?2 AND answer <> ''", vals![job, request])
-        .map_err(|e: SqlError| StateError::of("read", path, &e))
+    let kept = "SELECT answer, made_by FROM job WHERE id = ?1 AND request = ?2 AND answer <> ''";
+    let kept: Option<(String, String)> =
+        sql.first(kept, vals![job, request]).map_err(|e: SqlError| StateError::of("read", path, &e))?;
+    Ok(kept.filter(|(_, made_by)| by.sees(made_by)).map(|(answer, _)| answer))
 }

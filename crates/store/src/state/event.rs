@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use topology::{Allocation, Cluster};
 
-/// Maximum number of events that a state keeps; older ones are deleted. About 300 MB with their index.
+/// Maximum number of events that a state keeps; older ones are deleted.
 pub const EVENTS_MAX: i64 = 1_000_000;
 /// Longest list of GPUs and longest reason of an event, bytes; longer ones end with `...`.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -113,5 +113,22 @@ impl State {
         let ended_at_unix_s = rows.first().filter(|r| r.0 != "allocate").map(|r| r.3);
         let holder = |(_, who, gpus, _): (String, String, String, f64)| Holder { who, gpus, ended_at_unix_s };
         Ok(rows.into_iter().find(|r| r.0 == "allocate").map(holder))
+    }
+
+    /// The GPUs that a job had when `who` allocated it last, and until when: others may have had its name before and since. Reads the entries of
+    /// jobs with this name.
+    pub fn last_held_by(&self, job: &str, who: &str) -> Result<Option<Holder>, StateError> {
+        const OF_JOB: &str = "subject = ?1 AND what IN ('allocate', 'release', 'expire')";
+        let begin = format!(
+            "SELECT id, gpus FROM event WHERE {OF_JOB} AND what = 'allocate' AND who = ?2 ORDER BY id DESC LIMIT 1"
+        );
+        let Some((id, gpus)) = self.read_one(|tx| tx.first::<(i64, String)>(&begin, vals![job, who]))? else {
+            return Ok(None);
+        };
+        let end = format!(
+            "SELECT at_unix_s FROM event WHERE {OF_JOB} AND what <> 'allocate' AND id > ?2 ORDER BY id LIMIT 1"
+        );
+        let ended_at_unix_s = self.read_one(|tx| tx.first(&end, vals![job, id]))?;
+        Ok(Some(Holder { who: who.into(), gpus, ended_at_unix_s }))
     }
 }

@@ -263,12 +263,21 @@ impl State {
         &mut self,
         work: impl FnOnce(&Sql<'_>, &Cluster, &Path) -> Result<T, StateError>,
     ) -> Result<T, StateError> {
+        self.write_of(Basis::OfDecisions, work)
+    }
+
+    /// The same for a change of any basis.
+    fn write_of<T>(
+        &mut self,
+        basis: Basis,
+        work: impl FnOnce(&Sql<'_>, &Cluster, &Path) -> Result<T, StateError>,
+    ) -> Result<T, StateError> {
         let State { path, db, cluster, fingerprint } = self;
         let fail = |e: SqlError| StateError::of("write to", path, &e);
         db.write(fail, |tx| {
             check_still_of(tx, fingerprint, path)?;
             let value = work(tx, cluster, path)?; // an error rolls the transaction back
-            if tx.changed() > 0 {
+            if basis == Basis::OfDecisions && tx.changed() > 0 {
                 tx.execute("UPDATE version SET everything = everything + 1", &[]).map_err(fail)?;
             }
             Ok(value)
@@ -278,12 +287,13 @@ impl State {
     /// The same, once more if the connection broke and a repetition finds what the first one did.
     fn write_again<T>(
         &mut self,
+        basis: Basis,
         is_repeatable: bool,
         work: impl Fn(&Sql<'_>, &Cluster, &Path) -> Result<T, StateError>,
     ) -> Result<T, StateError> {
-        match self.write(&work) {
-            Err(StateError::Unreachable { .. }) => self.write(&work),
-            Err(StateError::OutcomeUnknown { path, why }) if is_repeatable => match self.write(&work) {
+        match self.write_of(basis, &work) {
+            Err(StateError::Unreachable { .. }) => self.write_of(basis, &work),
+            Err(StateError::OutcomeUnknown { path, why }) if is_repeatable => match self.write_of(basis, &work) {
                 // Nothing was changed by the repetition, but still the first write may have been done.
                 Err(StateError::Unreachable { .. }) => Err(StateError::OutcomeUnknown { path, why }),
                 done => done,
@@ -291,6 +301,15 @@ impl State {
             done => done,
         }
     }
+}
+
+/// Whether decisions are based on what a write changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Basis {
+    /// They are: the write raises the version, and answers to questions about the state are made anew.
+    OfDecisions,
+    /// They are not: the version stays.
+    OfNone,
 }
 
 /// Checks that the state still has the cluster with which it was opened. Reads one row.

@@ -5,7 +5,7 @@
 //! task lost ([`State::lose_task`]); the next count of its server, if it was only slow, takes that back. No clock is compared.
 
 use super::event::log;
-use super::{State, StateError};
+use super::{Basis, State, StateError};
 use crate::db::{FromRow, Row, SqlError, Val, vals};
 use crate::once::{Done, Once};
 use crate::readings::By;
@@ -104,7 +104,7 @@ impl State {
         once: Option<&Once>,
         by: &By<'_>,
     ) -> Result<Done<Option<u64>>, StateError> {
-        self.once(once, by, |tx, cluster, path| {
+        self.once_of(Basis::OfNone, once, by, |tx, cluster, path| {
             let fail = |e: SqlError| StateError::of("write to", path, &e);
             let count = |rows: &str| tx.one::<usize>(&format!("SELECT count(*) FROM task{rows}"), &[]).map_err(fail);
             if new.alone && count(&format!(" WHERE {OPEN}"))? > 0 {
@@ -138,9 +138,10 @@ impl State {
         self.read_one(|tx| tx.all(sql, vals![number(after)]))
     }
 
-    /// Lets a waiting task run; false if it does not wait: it was cancelled.
+    /// Lets a task run that waits, or that another server called lost; false if it was cancelled.
     pub fn begin_task(&mut self, id: u64) -> Result<bool, StateError> {
-        self.change_task("UPDATE task SET state = 'running' WHERE id = ?1 AND state = 'waiting'", id, &[])
+        let sql = "UPDATE task SET state = 'running', outcome = NULL, lost = 0 WHERE id = ?1 AND (state = 'waiting' OR lost = 1)";
+        self.change_task(sql, id, &[])
     }
 
     /// Writes the outcome of a task that ran, also of one that another server called lost.
@@ -176,7 +177,9 @@ impl State {
         db.write(fail, |tx| {
             let mut cancelled = Vec::new();
             for &(id, state, step) in tasks {
-                let sql = "UPDATE task SET beat = beat + 1, step = ?2, state = ?3, outcome = NULL, lost = 0 \
+                // The caller looked before it counts: a task that began to run meanwhile does not wait again.
+                let sql = "UPDATE task SET beat = beat + 1, step = ?2, outcome = NULL, lost = 0, \
+                           state = CASE WHEN state = 'running' THEN state ELSE ?3 END \
                            WHERE id = ?1 AND (state IN ('waiting', 'running') OR lost = 1) RETURNING cancel";
                 let goes_on: Option<bool> = tx
                     .first(sql, vals![number(id), step as i64, state.word()])

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 
 /// What a relay swallows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,22 +17,29 @@ pub enum Swallows {
     Requests,
     /// What PostgreSQL sends: requests are done, and no client hears of it.
     Answers,
+    /// The answer to the next COMMIT, and ends its connection. Then nothing.
+    AnswerOfCommit,
+    /// The next answer, and ends its connection. A relay sets it after a COMMIT.
+    NextAnswer,
 }
 
 /// A relay. Its threads end with the process.
 pub struct Relay {
     at: SocketAddr,
     swallows: Arc<AtomicU8>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Relay {
     /// A relay to a socket, on a free port.
     pub fn to(socket: &Path) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let relay = Relay { at: listener.local_addr().unwrap(), swallows: Arc::default() };
-        let (socket, swallows) = (PathBuf::from(socket), relay.swallows.clone());
+        let relay = Relay { at: listener.local_addr().unwrap(), swallows: Arc::default(), connections: Arc::default() };
+        let (socket, swallows, connections) =
+            (PathBuf::from(socket), relay.swallows.clone(), relay.connections.clone());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                connections.fetch_add(1, SeqCst);
                 let Ok(server) = UnixStream::connect(&socket) else { continue };
                 let (client2, server2) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 let (requests, answers) = (swallows.clone(), swallows.clone());
@@ -56,6 +63,12 @@ impl Relay {
         format!("postgres://tester@{}/{name}?sslmode=disable", self.at)
     }
 
+    /// Number of connections that clients made.
+    #[allow(dead_code)] // one test counts them
+    pub fn connections(&self) -> usize {
+        self.connections.load(SeqCst)
+    }
+
     /// Swallows from now on.
     pub fn swallow(&self, what: Swallows) {
         self.swallows.store(what as u8, SeqCst);
@@ -68,7 +81,17 @@ fn copy(mut from: impl Read, mut to: impl Write, swallows: &AtomicU8, when: Swal
         if n == 0 {
             return;
         }
-        if swallows.load(SeqCst) != when as u8 && to.write_all(&part[..n]).is_err() {
+        let swallowed = |s: Swallows| swallows.load(SeqCst) == s as u8;
+        if when == Swallows::Requests
+            && swallowed(Swallows::AnswerOfCommit)
+            && part[..n].windows(7).any(|w| w == b"COMMIT\0")
+        {
+            swallows.store(Swallows::NextAnswer as u8, SeqCst);
+        }
+        if when == Swallows::Answers && swallowed(Swallows::NextAnswer) {
+            return swallows.store(Swallows::Nothing as u8, SeqCst);
+        }
+        if !swallowed(when) && to.write_all(&part[..n]).is_err() {
             return;
         }
     }

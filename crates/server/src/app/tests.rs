@@ -1,0 +1,61 @@
+//! What the unit tests of a server share, and tests of [`App`].
+
+use super::*;
+use crate::limits::WAITING_MAX;
+
+/// What connections share, of a server with a state and a model that needs no readings.
+pub fn app(client_scope: Option<Scope>) -> (tempfile::TempDir, Arc<App>) {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = topology::catalog::cluster("h100").unwrap();
+    let state = store::State::init(&folder.path().join("s.db"), &cluster, 0.0).unwrap();
+    let store = store::Store::create(&folder.path().join("r.db"), &cluster).unwrap();
+    let engine = Engine::builder(cluster).state(state).store(store).build().unwrap();
+    let collective = Some(topology::Collective::AllReduce);
+    engine.fit(&engine::FitRequest { kind: Some("nccl".into()), collective, seed: 0 }).unwrap();
+    let app = App { client_scope, ..App::new(engine, &Config::default(), None) };
+    (folder, Arc::new(app))
+}
+
+/// As many waiting requests as the server takes, until the value is dropped.
+pub fn flood(app: &App) -> Vec<impl Sized + '_> {
+    (0..WAITING_MAX).map(|_| Waits::new(&app.waiting).expect("a place")).collect()
+}
+
+pub fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
+}
+
+#[test]
+fn a_client_by_its_certificate_is_looked_up_once_in_a_while() {
+    let (_folder, app) = app(Some(Scope::Read));
+    run(async {
+        let first = app.certified("ann").await.unwrap();
+        assert!(app.known.lock().unwrap().contains_key(&certificate_hash("ann")));
+        assert_eq!(app.certified("ann").await.unwrap(), first);
+        assert!(app.certified("local").await.is_err() && app.known.lock().unwrap().len() == 1, "refusals are not kept");
+    });
+}
+
+#[test]
+fn a_flood_of_requests_keeps_no_client_unknown() {
+    let (_folder, app) = app(Some(Scope::Read));
+    let flood = flood(&app);
+    run(async {
+        assert_eq!(app.work(|_| Ok(())).await.unwrap_err().code, "overloaded");
+        assert!(app.certified("ann").await.is_ok());
+        assert!(matches!(app.entry(hash("lwt_x")).await, Ok(Entry::Unknown)));
+    });
+    drop(flood);
+}
+
+#[test]
+fn as_many_requests_wait_as_the_limit_says_and_an_end_makes_room() {
+    let waiting = AtomicUsize::new(0);
+    let mut all: Vec<Waits<'_>> = (0..WAITING_MAX).map(|_| Waits::new(&waiting).expect("a place")).collect();
+    assert_eq!(Waits::new(&waiting).err().map(|p| (p.status, p.code.clone())), Some((503, "overloaded".into())));
+    all.pop();
+    let last = Waits::new(&waiting);
+    assert!(last.is_ok() && Waits::new(&waiting).is_err());
+    drop((all, last));
+    assert_eq!(waiting.load(Ordering::Acquire), 0);
+}
