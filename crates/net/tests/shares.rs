@@ -305,7 +305,7 @@ fn hosts_that_tell_their_demands_get_shares_until_one_of_them_is_silent() {
 fn a_plan_that_is_followed_stays_when_its_gain_falls_a_little_and_ends_when_it_falls_more() {
     let (map, mut network) = ring_of_others(100_000);
     // More to the next host than to the others: the more, the more a plan gains.
-    let mut follows = |tenths: u32| {
+    let follows = |tenths: u32| {
         let own = record(0, vec![(1, 100_000 + 10_000 * tenths), (3, 100_000)]);
         let rates = map.demands(&own, &mut network, 5).unwrap();
         !network.shares(0, &rates).is_empty()

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// GPUs of a plan: the planner's own limit (`route::demand::RANKS_MAX`).
 const RANKS_MAX: usize = 1024;
-/// Bytes of text for a flow, and the largest text of a plan in which every GPU sends to every other one. A plan of 64 hosts with 8 GPUs each needs 30 MB.
+/// Bytes of text for a flow, and the largest text of a plan in which every GPU sends to every other one.
 const FLOW_BYTES: usize = 128;
 /// See [`FLOW_BYTES`].
 pub const TEXT_BYTES_MAX: u64 = (RANKS_MAX * RANKS_MAX * FLOW_BYTES) as u64;
