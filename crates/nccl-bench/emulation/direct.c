@@ -30,9 +30,13 @@ void direct_collective(struct prim *p, const struct play *k, const char *work, c
   if (get(work, COLL_direct) & P2P_READ) play_refuse("a collective that reads registered buffers; set NCCL_LOCAL_REGISTER=0 and NCCL_GRAPH_REGISTER=0");
   uint64_t offset = get(work, COLL_recvbuffOffset), addresses = get(work, COLL_recvbuffRmtAddrs);
   const int *places = known(get(k->comm, COMM_rankToLocalRank), sizeof(int) * (size_t)k->ranks, "comm.rankToLocalRank");
+  const struct link *writer = NULL;
   for (int i = 0; i < p->receives; i++) {
     struct link *l = &p->in[i];
     if (!mode_of(l)) continue;
+    // A tree's ranks of one host are a chain, so NCCL has one of them at most.
+    if (writer) play_refuse("channel %d: ranks %d and %d would write into the same output", l->channel, writer->peer, l->peer);
+    writer = l;
     open_exchange(l, WRITES);
     int place = places[l->peer];
     if (place < 0 || place >= RANKS_OF_HOST_MAX) play_refuse("channel %d: rank %d has place %d in its host", l->channel, l->peer, place);

@@ -4,6 +4,7 @@
 use net::endpoint::THREADS_MAX;
 use net::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RAILS_MAX};
 use net::plan::{Source, Table, routes};
+use plugin_base::read::FILE_BYTES_MAX;
 use plugin_base::settings::edits;
 use plugin_base::{ConfigError, Keys, Sources};
 use std::ffi::OsString;
@@ -130,15 +131,16 @@ pub fn misspelt(names: impl Iterator<Item = OsString>) -> Vec<String> {
 }
 
 impl Config {
-    /// Loads variables and the file that they name. `read` limits a file's size and the time to read it ([`plugin_base::read`]).
+    /// Loads variables and the files that they name. `read` gets a path and the most bytes, and limits the time ([`plugin_base::read`]).
     ///
     /// # Errors
     /// The first setting that is wrong, with its place.
     pub fn load(
         env: impl Fn(&str) -> Option<String>,
-        read: impl Fn(&Path) -> Result<String, String>,
+        read: impl Fn(&Path, u64) -> Result<String, String>,
     ) -> Result<Self, ConfigError> {
-        let from = Sources::open(&KEYS, &env, &read)?;
+        let settings = |path: &Path| read(path, FILE_BYTES_MAX);
+        let from = Sources::open(&KEYS, &env, &settings)?;
         let ours = Config::default();
         let modes = [("auto", Mode::Auto), ("tcp", Mode::Tcp), ("off", Mode::Off)];
         let transports = [("tcp", Transport::Tcp), ("verbs", Transport::Verbs)];
@@ -157,7 +159,7 @@ impl Config {
             Some((off, _)) if off == "off" => Source::Alone,
             Some((path, place)) => {
                 let wrong = |what: String| ConfigError::new(&place, format!("{path}: {what}"));
-                let text = read(Path::new(&path)).map_err(wrong)?;
+                let text = read(Path::new(&path), routes::TEXT_BYTES_MAX).map_err(wrong)?;
                 let table = match routes::is_one(&text) {
                     true => routes::table(&text, hosts.as_deref().unwrap_or_default()),
                     false => Table::parse(&text),
@@ -203,7 +205,7 @@ mod tests {
 
     fn load(vars: &[(&str, &str)], file: &str) -> Result<Config, ConfigError> {
         let env = |k: &str| vars.iter().find(|(n, _)| *n == k).map(|(_, v)| v.to_string());
-        Config::load(env, |_| Ok(file.into()))
+        Config::load(env, |_, _| Ok(file.into()))
     }
 
     #[test]
@@ -228,7 +230,7 @@ mod tests {
     #[test]
     fn a_plan_is_read_from_its_file() {
         let env = |k: &str| (k == "LINKWISE_NET_PLAN").then(|| "/p".to_owned());
-        let c = Config::load(env, |_| Ok("* * home 1\n".into())).unwrap();
+        let c = Config::load(env, |_, _| Ok("* * home 1\n".into())).unwrap();
         assert_eq!(c.plan, Source::Fixed(Table::parse("* * home 1").unwrap()));
         assert_eq!(load(&[("LINKWISE_NET_PLAN", "off")], "").unwrap().plan, Source::Alone);
         let routes = r#"{"links":[{"from":"n0:0","to":"rail1"},{"from":"rail1","to":"n1:0"}],"flows":[{"hops":[0,1],"bytes":7}]}"#;
@@ -236,7 +238,7 @@ mod tests {
             let vars = [("LINKWISE_NET_PLAN", "/p"), ("LINKWISE_NET_HOSTS", hosts)];
             Config::load(
                 |k| vars.iter().find(|(n, _)| *n == k).map(|(_, v)| v.to_string()).filter(|v| !v.is_empty()),
-                |_| Ok(routes.into()),
+                |_, _| Ok(routes.into()),
             )
         };
         let Source::Fixed(table) = with("n0=10.0.0.1, n1=10.0.0.2").unwrap().plan else { panic!("no table") };

@@ -3,6 +3,7 @@
 use crate::abi::{LOG, library, wrap};
 use crate::config::{self, Config, Transport};
 use crate::nics::{self, Nic, Sys};
+use net::plan::Source;
 use net::{Endpoint, Rail, Settings, Verbs};
 use plugin_base::read::{READ_TIME_MAX, read_file_until};
 use plugin_base::threads;
@@ -32,7 +33,7 @@ pub fn offer() -> &'static Offer {
             LOG.warn(&line);
         }
         let deadline = Instant::now() + READ_TIME_MAX;
-        let config = match Config::load(|k| std::env::var(k).ok(), |path| read_file_until(path, deadline)) {
+        let config = match Config::load(|k| std::env::var(k).ok(), |path, most| read_file_until(path, most, deadline)) {
             Ok(c) => c,
             Err(e) => {
                 LOG.warn(&format!("{e}; NCCL uses its own network transport"));
@@ -72,7 +73,10 @@ pub fn endpoint() -> Option<&'static Endpoint> {
             settings.chunk = offer.config.chunk;
             settings.share = offer.config.share;
             settings.relay = offer.config.relay;
-            settings.plan = offer.config.plan.clone();
+            settings.plan = match &offer.config.plan {
+                Source::Fixed(table) => Source::Fixed(table.of(&offer.nics.iter().map(|n| n.ip).collect::<Vec<_>>())),
+                other => other.clone(),
+            };
             settings.verbs =
                 (offer.config.transport == Transport::Verbs).then(|| Verbs { library: offer.config.ibverbs.clone() });
             settings.log = |text| LOG.warn(text);

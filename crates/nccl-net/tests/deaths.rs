@@ -73,7 +73,8 @@ fn kill(netbox: &NetBox, seed: u64, most: u32, stop: &AtomicBool) -> Vec<(f64, f
     deaths
 }
 
-/// Times of calls in units of [`optimum`]: of those during which a rail died, without the detection; and of those that ran on the rails that were left.
+/// Times of calls: of those during which a rail died, in units of [`DETECTION_S`] and [`optimum`] together, as the bytes on the rail wait for the detection while
+/// the others move; and of those that ran on the rails that were left, in units of [`optimum`].
 #[derive(Debug, Default)]
 struct Times {
     struck: Vec<f64>,
@@ -95,18 +96,21 @@ impl Times {
             let Some(i) = calls.iter().position(|c| c.1 > *died).filter(|i| *i > 0) else { continue };
             // Calls that two deaths struck are left out.
             if deaths.iter().filter(|d| d.0 < calls[i].1 && d.1 > calls[i].0).count() == 1 {
-                self.struck.push((calls[i].2 - DETECTION_S) / optimum());
+                self.struck.push(calls[i].2 / (DETECTION_S + optimum()));
             }
             self.after.extend(calls[i + 1..].iter().take_while(|c| c.1 < *back).map(|c| c.2 / optimum()));
         }
     }
 
     fn print(&mut self) {
-        for (what, all) in [("struck, less the detection", &mut self.struck), ("afterwards", &mut self.after)] {
+        let unit = format!("{DETECTION_S} s of detection and the optimum of the rails left ({:.3} s)", optimum());
+        for (what, unit, all) in
+            [("struck", unit.as_str(), &mut self.struck), ("afterwards", "that optimum", &mut self.after)]
+        {
             all.sort_by(f64::total_cmp);
             let at = |part: f64| all.get((part * (all.len().max(1) - 1) as f64) as usize).copied().unwrap_or(f64::NAN);
             println!(
-                "calls {what}: {} of them, in units of the optimum of the rails left: median {:.2}, nine in ten below {:.2}, most {:.2}",
+                "calls {what}: {} of them, in units of {unit}: median {:.2}, nine in ten below {:.2}, most {:.2}",
                 all.len(),
                 at(0.5),
                 at(0.9),

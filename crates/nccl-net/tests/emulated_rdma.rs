@@ -7,6 +7,7 @@ use common::{every_call, library, run, set, spec, try_run, versions};
 use nccl_bench::BenchError;
 use nccl_bench::bytes::{BytesCall, BytesReport, BytesSpec, HostPlace, Traffic};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const DEVICES: &str = "emu1=127.0.0.1,emu2=127.0.0.2,emu3=127.0.0.3";
@@ -110,8 +111,8 @@ fn processes(folder: &Path) -> Vec<(u32, u32)> {
     .collect()
 }
 
-/// Waits until bytes move between the ranks: the emulated devices of a run have been used for `time`.
-fn until_it_runs(folder: &Path, time: Duration) -> Vec<(u32, u32)> {
+/// Waits until bytes move between the ranks: the emulated devices of a run have been used for `time`. `None` if the run `has_ended` before.
+fn until_it_runs(folder: &Path, time: Duration, has_ended: &AtomicBool) -> Option<Vec<(u32, u32)>> {
     let begin = Instant::now();
     let moves = |pid: u32| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -122,11 +123,30 @@ fn until_it_runs(folder: &Path, time: Duration) -> Vec<(u32, u32)> {
         let all = processes(folder);
         if all.len() == 2 && all.iter().all(|p| moves(p.1)) {
             std::thread::sleep(time);
-            return all;
+            return Some(all);
+        }
+        if has_ended.load(Ordering::Relaxed) {
+            return None;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     panic!("no queue pair after {TIME_MAX:?}");
+}
+
+/// Runs `run`, and beside it `strike` with the run's processes once bytes move. `None`, with a SKIP line, if this machine cannot run it.
+fn struck<R: Send, S: Send>(
+    folder: &Path,
+    run: impl FnOnce() -> Option<R> + Send,
+    strike: impl FnOnce(Vec<(u32, u32)>) -> S + Send,
+) -> Option<(R, S)> {
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let striker = scope.spawn(|| until_it_runs(folder, Duration::from_millis(300), &has_ended).map(strike));
+        let run = scope.spawn(run).join();
+        has_ended.store(true, Ordering::Relaxed);
+        let struck = striker.join().unwrap();
+        run.unwrap().map(|r| (r, struck.expect("the run ended before bytes moved")))
+    })
 }
 
 fn long_run(version: &str, folder: &Path, repetitions: u32) -> BytesSpec {
@@ -139,30 +159,27 @@ fn long_run(version: &str, folder: &Path, repetitions: u32) -> BytesSpec {
 }
 
 #[test]
+fn what_this_machine_cannot_run_is_skipped_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(struck(folder.path(), || None::<()>, |_| ()).is_none());
+    assert_eq!(until_it_runs(folder.path(), Duration::ZERO, &AtomicBool::new(true)), None);
+}
+
+#[test]
 fn a_device_that_dies_under_nccl_costs_no_byte_and_no_call() {
     let name = "a_device_that_dies_under_nccl_costs_no_byte_and_no_call";
     let folder = tempfile::tempdir().unwrap();
     for version in versions("2.28.9") {
         let s = long_run(&version, folder.path(), 200);
-        let report = std::thread::scope(|scope| {
-            let run = scope.spawn(|| run(name, &s));
-            let killer = scope.spawn(|| {
-                until_it_runs(folder.path(), Duration::from_millis(300));
-                // Two of three: one of them is the home rail, or the neighbour that takes over from it.
-                for device in ["emu3", "emu1"] {
-                    std::fs::write(folder.path().join(device), "").unwrap();
-                    println!("{device} is dead");
-                    std::thread::sleep(Duration::from_millis(700));
-                }
-            });
-            let report = run.join().unwrap();
-            // Without a run there is nothing to kill.
-            if report.is_some() {
-                killer.join().unwrap();
+        let kill = |_| {
+            // Two of three: one of them is the home rail, or the neighbour that takes over from it.
+            for device in ["emu3", "emu1"] {
+                std::fs::write(folder.path().join(device), "").unwrap();
+                println!("{device} is dead");
+                std::thread::sleep(Duration::from_millis(700));
             }
-            report
-        });
-        let Some(report) = report else { return };
+        };
+        let Some((report, ())) = struck(folder.path(), || run(name, &s), kill) else { return };
         assert_eq!((report.wrong_bytes(), report.results.len()), (0, 2 * (200 + 50)), "{version}");
         let (written, sent) = (count(&report, "written by RDMA devices"), by_rail(&report));
         let over_tcp = sent.iter().sum::<u64>() - written;
@@ -187,18 +204,14 @@ fn a_rank_that_is_killed_ends_the_others_with_an_error() {
             let shell = ["sh", "-c", "\"$@\"; exec sleep 170", "sh"].map(str::to_owned).to_vec();
             s.places = vec![HostPlace::default(), HostPlace { prefix: shell, ..HostPlace::default() }];
             (s.stall, s.deadline) = (TIME_MAX, Duration::from_secs(40));
-            let (result, since) = std::thread::scope(|scope| {
-                let run = scope.spawn(|| try_run(name, &s).map(|r| (r, Instant::now())));
-                let killer = scope.spawn(|| {
-                    let all = until_it_runs(folder.path(), Duration::from_millis(300));
-                    let (_, pid) = all.into_iter().find(|p| p.0 == 1).unwrap();
-                    std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-                    Instant::now()
-                });
-                let Some((result, end)) = run.join().unwrap() else { return (None, Duration::ZERO) };
-                (Some(result), end - killer.join().unwrap())
-            });
-            let Some(result) = result else { return };
+            let kill = |all: Vec<(u32, u32)>| {
+                let (_, pid) = all.into_iter().find(|p| p.0 == 1).unwrap();
+                std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+                Instant::now()
+            };
+            let run = || try_run(name, &s).map(|r| (r, Instant::now()));
+            let Some(((result, end), death)) = struck(folder.path(), run, kill) else { return };
+            let since = end - death;
             if matches!(result, Err(BenchError::Deadline { .. })) && attempt < attempts {
                 println!("{version}: it died at the barrier");
                 continue;

@@ -12,7 +12,7 @@ use crate::rewards::Script;
 use agreement::Rendezvous;
 use agreement::launcher::{JobProcess, TORCHRUN, attempt, is_on_one_host, job, process};
 use agreement::transport::IntraNodeTransport;
-use plugin_base::read::{READ_TIME_MAX, read_file_until};
+use plugin_base::read::{FILE_BYTES_MAX, READ_TIME_MAX, read_file_until};
 use plugin_base::settings::{not_text, variable};
 use plugin_base::{ConfigError, Sources};
 use std::ffi::OsString;
@@ -235,7 +235,7 @@ impl Config {
             return Err(e);
         }
         let text = |name: &str| variables.iter().find(|v| v.0 == name)?.1.to_str().map(str::to_owned);
-        Config::load(text, |path| read_file_until(path, deadline))
+        Config::load(text, |path| read_file_until(path, FILE_BYTES_MAX, deadline))
     }
 
     /// Loads variables and the file that they name. `read` limits a file's size and the time to read it ([`plugin_base::read`]).

@@ -89,6 +89,11 @@ fn steps_decide_although_another_arm_has_shorter_kernels() {
         assert!(kernels.len() >= 2 && kernels.iter().all(|t| *t == us), "{arm}: {kernels:?}");
     }
     assert!(trace.iter().filter(|v| v["kind"] == "step").count() >= 690);
+    // After every epoch and at the end: comparisons may change what is known without a change of arms.
+    let count = |kind: &str| trace.iter().filter(|v| v["kind"] == kind).count();
+    assert_eq!(count("finding"), count("epoch") + 1);
+    let finding = trace.iter().rfind(|v| v["kind"] == "finding").unwrap();
+    assert!(finding["arm"] == "TREE/LL128" && finding["spent_steps"].as_f64() > Some(0.0), "{finding}");
 }
 
 /// Two minutes, which the program mostly sleeps: each change of arms is agreed on seconds before.

@@ -175,6 +175,13 @@ impl Table {
         }
     }
 
+    /// The rows of a host with these addresses.
+    #[must_use]
+    pub fn of(&self, own: &[IpAddr]) -> Self {
+        let is_own = |row: &&(Option<IpAddr>, Option<IpAddr>, Which, u32)| row.0.is_none_or(|a| own.contains(&a));
+        Table { rows: self.rows.iter().filter(is_own).copied().collect() }
+    }
+
     /// The share of a path; 0 without a row.
     pub fn share(&self, own: &[IpAddr], peer: &[IpAddr], rail: usize, is_home: bool) -> u32 {
         let fits = |(from, to, which, _): &&(Option<IpAddr>, Option<IpAddr>, Which, u32)| {

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub trait Rails {
     /// Unacknowledged bytes of this host on the rail.
     fn backlog(&self, rail: usize) -> u64;
-    /// Bytes per second.
-    fn rate(&self, rail: usize) -> u64;
+    /// Bytes per second; `None` if the rail has neither been measured nor claims a rate.
+    fn rate(&self, rail: usize) -> Option<u64>;
     /// When bytes of any process were last acknowledged on the rail.
     fn last_moved(&self, rail: usize) -> Micros;
     /// A path has taken bytes for the rail.
@@ -39,8 +39,8 @@ const MEASURE_US: u64 = 20_000;
 const MEASURE_US_MAX: u64 = 200_000;
 /// A rail with fewer unacknowledged bytes is idle: its rate is not measured.
 const BUSY_BYTES: u64 = 128 << 10;
-/// Rate of a rail that is neither measured nor known, bytes per second.
-const RATE_UNKNOWN: u64 = 1_000_000;
+/// Rate that the choice of a path supposes of a rail whose rate is not known, bytes per second.
+pub const RATE_UNKNOWN: u64 = 1_000_000;
 /// "lwrails", version 1.
 const MAGIC: u64 = 0x0173_6c69_6172_776c;
 
@@ -197,13 +197,9 @@ impl<W: Cells> Board<W> {
         self.rail(rail, 0).load(Relaxed)
     }
 
-    fn rate(&self, rail: usize) -> u64 {
+    fn rate(&self, rail: usize) -> Option<u64> {
         let nominal = self.nominal.get(rail).copied().unwrap_or(0);
-        match self.measured(rail) {
-            0 if nominal == 0 => RATE_UNKNOWN,
-            0 => nominal,
-            measured => measured,
-        }
+        [self.measured(rail), nominal].into_iter().find(|rate| *rate > 0)
     }
 }
 
@@ -221,7 +217,7 @@ impl<W: Cells> Rails for View<'_, W> {
         others.saturating_add(self.board.own(rail, 0).load(Relaxed))
     }
 
-    fn rate(&self, rail: usize) -> u64 {
+    fn rate(&self, rail: usize) -> Option<u64> {
         self.board.rate(rail)
     }
 
@@ -294,7 +290,7 @@ mod tests {
             a.tick(now);
             b.tick(now);
         }
-        let rate = |r| view(&a, &none).rate(r);
+        let rate = |r| view(&a, &none).rate(r).unwrap();
         assert_eq!((rate(0) / 1_000_000, rate(1) / 1_000_000), (100, 10), "{} {}", rate(0), rate(1));
         for v in [view(&a, &none), view(&b, &none)] {
             v.give(1, 1 << 20);

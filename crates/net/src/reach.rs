@@ -120,17 +120,21 @@ pub struct Network {
     ends: Vec<(u64, u64, Vec<usize>)>,
     pairs: Vec<Pair>,
     version: u64,
+    /// The last plan was followed.
+    planned: bool,
 }
 
 impl Network {
-    /// The parts of the bytes of `own` for every other host, by rail; empty where a plan gains less than [`GAIN_MIN`] over the shortest ways: then every
-    /// host chooses alone. O([`crate::plan::split`]).
-    pub fn shares(&self, own: u64, rates: &[f64]) -> HashMap<u64, [u32; RAILS_MAX]> {
+    /// The parts of the bytes of `own` for every other host, by rail; empty where a plan gains less than [`GAIN_MIN`] over the shortest ways, or less than
+    /// [`GAIN_KEPT`] if the last plan was followed: then every host chooses alone. O([`crate::plan::split`]).
+    pub fn shares(&mut self, own: u64, rates: &[f64]) -> HashMap<u64, [u32; RAILS_MAX]> {
         let parts = crate::plan::split(rates, &self.pairs);
         let shortest = |p: &Pair| (0..p.ways.len()).map(|i| if i == 0 { PARTS } else { 0 }).collect();
         let shortest: Vec<Vec<u32>> = self.pairs.iter().map(shortest).collect();
         let busiest = |parts: &[Vec<u32>]| loads(rates, &self.pairs, parts).into_iter().fold(0.0, f64::max);
-        if busiest(&shortest) < busiest(&parts) * GAIN_MIN {
+        let least = if self.planned { GAIN_KEPT } else { GAIN_MIN };
+        self.planned = busiest(&shortest) >= busiest(&parts) * least;
+        if !self.planned {
             return HashMap::new();
         }
         let rows = self.ends.iter().zip(parts).filter(|((from, _, _), _)| *from == own);
@@ -149,6 +153,9 @@ impl Network {
 
 /// Demands of the last moments differ by chance from those that follow, so a plan for nearly uniform traffic takes detours that only cost.
 const GAIN_MIN: f64 = 1.25;
+/// A plan that is followed stays down to this gain: near one limit it would come and go every 100 ms. Hosts that began to follow at different moments may
+/// differ meanwhile; both answers carry all bytes.
+const GAIN_KEPT: f64 = 1.1;
 /// The smallest part of the busiest pair's bytes that every pair is taken to have: a pair that has sent nothing yet gets shares, too.
 const PAIR_MIN: f64 = 1e-3;
 /// With fewer bytes of all hosts there is nothing to plan, KiB.

@@ -23,7 +23,7 @@ use crate::limits::{
     HALVINGS_MAX, HELD_CHUNKS_MIN, PATHS_MAX, PING_US, RAIL_FAST, RAIL_WORK_CHUNKS, RAIL_WORK_US_MAX, RAIL_WORK_US_MIN,
     SENDS_MAX, WINDOW_BYTES_MAX, WINDOW_CHUNKS, WINDOW_US,
 };
-use crate::rails::Rails;
+use crate::rails::{RATE_UNKNOWN, Rails};
 use std::collections::VecDeque;
 use wire::Malformed;
 
@@ -449,7 +449,8 @@ impl Sender {
 
     /// See [`CHUNK_US`].
     fn halvings(&self, rails: &impl Rails) -> u8 {
-        let rate = self.paths.iter().filter(|p| p.up).map(|p| rails.rate(p.rail)).max().unwrap_or(u64::MAX);
+        // Nothing is halved before a rate is known.
+        let rate = self.paths.iter().filter(|p| p.up).filter_map(|p| rails.rate(p.rail)).max().unwrap_or(u64::MAX);
         let fits = |n: &u8| {
             let bytes = u128::from(self.chunk >> n);
             bytes * 1_000_000 <= u128::from(rate) * u128::from(CHUNK_US) || bytes / 2 < u128::from(CHUNK_BYTES_MIN)
@@ -477,7 +478,7 @@ impl Sender {
         let mut best: Option<(u128, usize, bool)> = None;
         let is_candidate = |i: usize, p: &Path| p.up && due.is_none_or(|d| d.get(i) == Some(&true));
         for (i, (p, ready)) in self.paths.iter().zip(ready).enumerate().filter(|(i, (p, _))| is_candidate(*i, p)) {
-            let rate = u128::from(rails.rate(p.rail).max(1));
+            let rate = u128::from(rails.rate(p.rail).unwrap_or(RATE_UNKNOWN));
             let backlog = u128::from(rails.backlog(p.rail));
             let window = (rate * u128::from(WINDOW_US) / 1_000_000)
                 .clamp(chunk * u128::from(WINDOW_CHUNKS), u128::from(WINDOW_BYTES_MAX).max(chunk * 4))

@@ -267,19 +267,27 @@ fn paths_carry_their_shares_and_the_others_if_none_of_them_is_up() {
     assert_eq!(view.backlog(2), 0);
 }
 
+/// A host of a ring: link k joins rail 0 of host k and rail 1 of the next host.
+fn record(h: u8, sent: Vec<(u64, u32)>) -> Record {
+    let n = HOSTS as u8;
+    let address = |link: u8, end: u8| RailAddress { ip: [10, 128, link, end].into(), prefix: 30, port: 1 };
+    let rails = vec![(address(h, 1), 0), (address((h + n - 1) % n, 2), 0)];
+    Record { host: u64::from(h), process: 1, sequence: 1, rails, rates: vec![25_000; 2], sent }
+}
+
+/// What host 0 knows of the others, each of which has sent `kib` to both neighbours.
+fn ring_of_others(kib: u32) -> (Map, Network) {
+    let (mut map, n) = (Map::default(), HOSTS as u8);
+    for h in 1..n {
+        let sent = [(h + 1) % n, (h + n - 1) % n].map(|to| (to.into(), kib)).to_vec();
+        assert_eq!(map.learn(record(h, sent), 5), Some(true));
+    }
+    (map, Network::default())
+}
+
 #[test]
 fn hosts_that_tell_their_demands_get_shares_until_one_of_them_is_silent() {
-    let n = HOSTS as u8;
-    // Link k joins rail 0 of host k and rail 1 of the next host.
-    let address = |link: u8, end: u8| RailAddress { ip: [10, 128, link, end].into(), prefix: 30, port: 1 };
-    let record = |h: u8, sent: Vec<(u64, u32)>| {
-        let rails = vec![(address(h, 1), 0), (address((h + n - 1) % n, 2), 0)];
-        Record { host: u64::from(h), process: 1, sequence: 1, rails, rates: vec![25_000; 2], sent }
-    };
-    let (mut map, mut network) = (Map::default(), Network::default());
-    for h in 1..n {
-        assert_eq!(map.learn(record(h, vec![]), 5), Some(true));
-    }
+    let (map, mut network) = ring_of_others(0);
     let mut shares = |own: &Record, now| {
         let rates = map.demands(own, &mut network, now)?;
         Some(network.shares(0, &rates))
@@ -291,4 +299,16 @@ fn hosts_that_tell_their_demands_get_shares_until_one_of_them_is_silent() {
     assert!((28..=36).contains(&direct) && direct + around == PARTS, "{:?}", found[&1]);
     assert!(found[&3][1] > PARTS / 2, "host 3 is the other neighbour, and has its own cable: {:?}", found[&3]);
     assert_eq!(shares(&own, 6 + FRESH_US_MAX), None, "the other hosts are silent");
+}
+
+#[test]
+fn a_plan_that_is_followed_stays_when_its_gain_falls_a_little_and_ends_when_it_falls_more() {
+    let (map, mut network) = ring_of_others(100_000);
+    // More to the next host than to the others: the more, the more a plan gains.
+    let follows = |tenths: u32| {
+        let own = record(0, vec![(1, 100_000 + 10_000 * tenths), (3, 100_000)]);
+        let rates = map.demands(&own, &mut network, 5).unwrap();
+        !network.shares(0, &rates).is_empty()
+    };
+    assert_eq!([0, 5, 8, 5, 0, 5].map(follows), [false, false, true, true, false, false]);
 }

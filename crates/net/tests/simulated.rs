@@ -424,6 +424,31 @@ fn a_peer_that_breaks_the_protocol_is_found_out() {
 }
 
 #[test]
+fn chunks_are_halved_on_slow_rails_but_not_on_rails_whose_rate_is_not_known() {
+    for (nominal, bytes) in [(0, 64 << 10), (1_000_000_000, 64 << 10), (10_000_000, 8 << 10)] {
+        let board = Board::join(private_words(), 1, [nominal; RAILS_MAX], 0).unwrap();
+        let rails = View { board: &board, others: &[0; RAILS_MAX] };
+        let mut s = Sender::new(64 << 10, 0);
+        s.path_up(0, 0, 1, 0);
+        // The first order finds the rate; messages that are posted after it have its chunks.
+        for number in 0..2 {
+            let sequence = number.into();
+            let slots = net::frame::Slots::new(&[Slot { room: 1 << 20, tag: 1 }]).unwrap();
+            let announce = Frame::Announce { again: false, sequence, slots };
+            s.on_frame(0, announce, 0, &rails, &mut Outbox::default()).unwrap();
+            assert!(s.send(number, 1, 1 << 20));
+            let mut last = None;
+            while let Some(order) = s.next(0, &[true; PATHS_MAX], &rails) {
+                let ack = Frame::Ack { chunk: order.chunk, path: 0 };
+                s.on_frame(0, ack, 0, &rails, &mut Outbox::default()).unwrap();
+                last = Some(order.bytes);
+            }
+            assert!(number == 0 || last == Some(bytes), "{nominal} bytes per second: {last:?}");
+        }
+    }
+}
+
+#[test]
 fn chunks_follow_the_rates_of_the_rails() {
     // Two rails, one four times as fast, acknowledged at their rates: the work is split 4 to 1.
     let board =

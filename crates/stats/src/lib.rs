@@ -55,6 +55,27 @@ pub fn median_or(values: &[f64], empty: f64) -> f64 {
     if values.is_empty() { empty } else { median(values) }
 }
 
+/// As many values, each as often as its weight says, in their order: systematic resampling (Kitagawa 1996). `ln_weights`: the
+/// weights' logarithms; `random`: a number from 0 to 1. O(n).
+pub fn resampled<T: Clone>(values: &[T], ln_weights: &[f64], random: f64) -> Vec<T> {
+    let Some(last) = values.last() else { return Vec::new() };
+    let most = ln_weights.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = ln_weights.iter().map(|l| (l - most).exp()).collect();
+    let step = weights.iter().sum::<f64>() / values.len() as f64;
+    let (mut at, mut sum) = (random * step, 0.0);
+    let mut out = Vec::with_capacity(values.len());
+    for (value, weight) in values.iter().zip(&weights) {
+        sum += weight;
+        while at < sum && out.len() < values.len() {
+            out.push(value.clone());
+            at += step;
+        }
+    }
+    // Rounding may leave out the last one.
+    out.resize(values.len(), last.clone());
+    out
+}
+
 /// The middle value; for an even number of values the upper of the two. Always one of the values. O(n log n).
 pub fn upper_median(values: &[f64]) -> f64 {
     upper_median_of_sorted(&sorted(values))

@@ -184,3 +184,17 @@ fn quantiles_accept_infinite_values() {
     assert_eq!(median(&[1.0, never, never, never]), never);
     assert_eq!(median(&[1.0, never]), never);
 }
+
+#[test]
+fn values_are_drawn_again_as_often_as_their_weights_say() {
+    let draw = |weights: [f64; 4], random| resampled(&[0, 1, 2, 3], &weights.map(f64::ln), random);
+    assert_eq!(draw([5.0; 4], 0.5), [0, 1, 2, 3]);
+    assert_eq!(draw([0.0, 3.0, 0.0, 1.0], 0.5), [1, 1, 1, 3]);
+    assert_eq!(draw([1e-300, 0.0, 1.0, 1.0], 0.999), [2, 2, 3, 3], "tiny weights do not overflow");
+    for i in 0..100 {
+        let out = draw([1.0, 2.0, 4.0, 1.0], f64::from(i) / 100.0);
+        assert_eq!((out.len(), out.iter().filter(|v| **v == 2).count()), (4, 2), "{out:?}");
+    }
+    assert_eq!(draw([0.0; 4], 0.5), [3; 4], "no weight at all");
+    assert_eq!(resampled(&[0; 0], &[], 0.5), [0; 0]);
+}

@@ -172,22 +172,10 @@ impl<'s> Oracle<'s> {
     /// Draws the states again by the weight of the last reading.
     fn resample(&mut self) {
         let Some(t) = self.taken.last() else { return };
-        let weight =
-            |s: &[Option<Part>; PARTS_MAX]| self.ln_density(t.ln_ratio - self.slowest(s.iter().flatten(), &t.on)).exp();
-        let weights: Vec<f64> = self.states.iter().map(weight).collect();
-        let step = weights.iter().sum::<f64>() / STATES as f64;
-        let mut at = self.rng.random::<f64>() * step;
-        let mut sum = 0.0;
-        let mut out = Vec::with_capacity(STATES);
-        for (s, w) in self.states.iter().zip(weights) {
-            sum += w;
-            while at < sum && out.len() < STATES {
-                out.push(*s);
-                at += step;
-            }
-        }
-        out.resize(STATES, self.states[STATES - 1]);
-        self.states = out;
+        let ln_weight =
+            |s: &[Option<Part>; PARTS_MAX]| self.ln_density(t.ln_ratio - self.slowest(s.iter().flatten(), &t.on));
+        let ln_weights: Vec<f64> = self.states.iter().map(ln_weight).collect();
+        self.states = stats::resampled(&self.states, &ln_weights, self.rng.random());
     }
 
     /// The information of a reading, nats: entropy of the predictions with noise, without that of the noise.

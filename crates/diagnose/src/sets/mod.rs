@@ -33,7 +33,7 @@ use problem::Problem;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use sampler::{State, Work};
+use sampler::Work;
 
 /// Maximum number of multi-host readings that are explained by sets.
 pub(super) const READINGS_MAX: usize = 128;
@@ -114,7 +114,9 @@ pub(super) fn explain(effects: &Effects, readings: &[(&Evidence, Expectation, f6
             doubts.extend(states.iter().map(|s| p.drawn(s, &mut rng)));
         }
         let next = WEIGHT_MIN + (1.0 - WEIGHT_MIN) * i as f64 / SWEEPS_WARM as f64;
-        states = resampled(&states, |s| (next - weight) * p.ln_likelihood(s), &mut rng);
+        // States that are caught in an improbable set give way to others.
+        let ln_weights: Vec<f64> = states.iter().map(|s| (next - weight) * p.ln_likelihood(s)).collect();
+        states = stats::resampled(&states, &ln_weights, rng.random());
         weight = next;
     }
     let mut draws = Vec::with_capacity(many * SWEEPS_KEPT);
@@ -125,25 +127,4 @@ pub(super) fn explain(effects: &Effects, readings: &[(&Evidence, Expectation, f6
         }
     }
     Some(Sets { doubts, ..p.sets(effects.cluster(), &draws, &mut rng) })
-}
-
-/// As many states, each as often as its weight says: states that are caught in an improbable set give way to others.
-fn resampled(states: &[State], ln_weight: impl Fn(&State) -> f64, rng: &mut ChaCha8Rng) -> Vec<State> {
-    let ln: Vec<f64> = states.iter().map(ln_weight).collect();
-    let most = ln.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let weights: Vec<f64> = ln.iter().map(|l| (l - most).exp()).collect();
-    let step = weights.iter().sum::<f64>() / states.len() as f64;
-    let mut at = rng.random::<f64>() * step;
-    let mut out = Vec::with_capacity(states.len());
-    let mut sum = 0.0;
-    for (s, w) in states.iter().zip(&weights) {
-        sum += w;
-        while at < sum && out.len() < states.len() {
-            out.push(s.clone());
-            at += step;
-        }
-    }
-    // Rounding may leave out the last one.
-    out.resize(states.len(), states[states.len() - 1].clone());
-    out
 }

@@ -5,6 +5,7 @@
 use super::tables;
 use crate::config::{Config, WRAP};
 use crate::nics::{self, Sys};
+use plugin_base::read::read_file;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -14,8 +15,6 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 const RTLD_NOW: c_int = 2;
-/// Largest file of settings that is read, bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Why the site's plugin is not used, for the log: NCCL's logger is not known yet.
 static REFUSED: OnceLock<String> = OnceLock::new();
@@ -25,18 +24,11 @@ pub fn refused() -> Option<&'static str> {
     REFUSED.get().map(String::as_str)
 }
 
-fn read(path: &Path) -> Result<String, String> {
-    match std::fs::metadata(path) {
-        Ok(m) if m.len() > FILE_BYTES_MAX => Err(format!("larger than {FILE_BYTES_MAX} bytes")),
-        _ => std::fs::read_to_string(path).map_err(|e| e.to_string()),
-    }
-}
-
 /// Replaces the tables, if the site names a plugin and this one offers no device.
 fn wrap() {
     let Some(path) = std::env::var(WRAP).ok().filter(|p| !p.is_empty()) else { return };
     // A wrong setting is reported by `init`; NCCL's own transport is used then.
-    let Ok(config) = Config::load(|k| std::env::var(k).ok(), read) else { return };
+    let Ok(config) = Config::load(|k| std::env::var(k).ok(), read_file) else { return };
     if nics::rails(&config, &super::library::interfaces(), &Sys(Path::new("/sys"))).is_ok() {
         return;
     }

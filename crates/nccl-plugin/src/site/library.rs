@@ -2,6 +2,7 @@
 
 use super::find::{Candidate, Kind, search};
 use crate::abi::LOG;
+use plugin_base::read::FILE_BYTES_MAX;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::ptr::null;
@@ -62,7 +63,7 @@ pub fn find(kind: Kind, newest: u32, oldest: u32, ours: &[*const c_void], use_of
 /// Finds the plugin that NCCL would have loaded. `newest` is the interface through which NCCL calls linkwise, `oldest` the oldest to which
 /// arguments can be converted, `ours` a table of linkwise, so that it does not load itself.
 fn load(kind: Kind, newest: u32, oldest: u32, ours: &[*const c_void]) -> Found {
-    let read = |path: &PathBuf| plugin_base::read::read_file(path).ok();
+    let read = |path: &PathBuf| plugin_base::read::read_file(path, FILE_BYTES_MAX).ok();
     let search = search(kind, &|k| std::env::var(k).ok(), &read);
     for candidate in &search.candidates {
         let (path, name) = match candidate {

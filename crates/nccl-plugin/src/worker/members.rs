@@ -1,5 +1,6 @@
 //! Communicators of this process that are made or end.
 
+use super::messages::trace_finding;
 use super::{ENDED_MAX, LedCommunicator, LocalRank, Worker, missing_ranks_text};
 use crate::comm::{Comm, Role};
 use crate::trace::quoted;
@@ -64,6 +65,8 @@ impl Worker {
             let mut out = Vec::new();
             led.coordinator.leave(now, &mut out);
             led.leaving = true;
+            // Plans that moved no arm have changed the findings since the last epoch.
+            led.coordinator.findings().for_each(|f| trace_finding(&mut self.trace, comm.id, led.traced_epoch, &f));
             last_messages.push((led.roster.clone(), out));
         }
         for (roster, out) in last_messages {

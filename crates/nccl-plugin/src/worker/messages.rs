@@ -2,9 +2,9 @@
 
 use super::{LedCommunicator, LocalRank, Worker};
 use crate::alike;
-use crate::coordinator::Outgoing;
+use crate::coordinator::{Finding, Outgoing};
 use crate::envelope::{Head, Kind};
-use crate::trace::quoted;
+use crate::trace::{Trace, quoted};
 use agreement::{Disagreement, ProcessId, Roster, ToLeader, ToMember, TransportEvent};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -288,24 +288,27 @@ impl Worker {
                     if let Some(line) = self.told.arm(roster.comm, f.slot, f.arm, led.traced_epoch, &f.because) {
                         self.files.info(line);
                     }
-                    let or_null = |v: Option<f64>| v.map_or("null".to_owned(), |v| format!("{v:.5}"));
-                    self.trace.line(format_args!(
-                        "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"because\":{},\"spent_steps\":{:.3},\"gain\":{},\"gain_error\":{}}}",
-                        roster.comm,
-                        led.traced_epoch,
-                        f.slot.collective.capitals(),
-                        f.slot.bucket,
-                        f.arm,
-                        quoted(&f.because),
-                        f.spent_steps,
-                        or_null(f.gain.map(|g| g.0)),
-                        or_null(f.gain.map(|g| g.1))
-                    ));
+                    trace_finding(&mut self.trace, roster.comm, led.traced_epoch, &f);
                 }
             }
             self.send(&roster, out);
         }
     }
+}
+
+/// Writes what is known of a slot's arms into the trace.
+pub(super) fn trace_finding(trace: &mut Trace, comm: u64, epoch: u64, f: &Finding) {
+    let or_null = |v: Option<f64>| v.map_or("null".to_owned(), |v| format!("{v:.5}"));
+    trace.line(format_args!(
+        "{{\"kind\":\"finding\",\"comm\":\"{comm:016x}\",\"epoch\":{epoch},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"because\":{},\"spent_steps\":{:.3},\"gain\":{},\"gain_error\":{}}}",
+        f.slot.collective.capitals(),
+        f.slot.bucket,
+        f.arm,
+        quoted(&f.because),
+        f.spent_steps,
+        or_null(f.gain.map(|g| g.0)),
+        or_null(f.gain.map(|g| g.1))
+    ));
 }
 
 fn confirmation(message: &ToMember) -> Option<ToLeader> {

@@ -3,7 +3,7 @@
 use super::{HUNGRY_US, IDLE_US, Io};
 use crate::limits::RAILS_MAX;
 use crate::plan::HOSTS_MAX;
-use crate::rails::{Rails, View};
+use crate::rails::{RATE_UNKNOWN, Rails, View};
 use crate::reach::Network;
 use crate::sender::Micros;
 use crate::shared::{Common, Job, OVER_MAX, lock};
@@ -79,7 +79,8 @@ impl Io {
             if self.discovery.is_some() {
                 let view = View { board: &self.common.board.host, others: &self.host_others };
                 for (rail, mean) in self.work_ns.iter_mut().enumerate().take(self.common.addresses.len()) {
-                    let work = view.backlog(rail).saturating_mul(1_000_000_000) / view.rate(rail).max(1);
+                    let work =
+                        view.backlog(rail).saturating_mul(1_000_000_000) / view.rate(rail).unwrap_or(RATE_UNKNOWN);
                     *mean = (*mean * (MEAN_US - passed) + work.min(1 << 40) * passed) / MEAN_US;
                 }
             }

@@ -2,8 +2,12 @@
 //!
 //! Numbers are read as `f64`; whole numbers are exact up to 2^53.
 
+use std::collections::BTreeSet;
+
 /// Nesting at which a text is refused.
 const DEPTH_MAX: usize = 32;
+/// Fields of an object at which a text is refused: their names are kept while it is read.
+const FIELDS_MAX: usize = 1024;
 
 /// See the module documentation. Errors are sentences with line and column.
 #[derive(Debug)]
@@ -68,12 +72,21 @@ impl<'a> Json<'a> {
         Ok(())
     }
 
-    /// Reads an object. `member` gets each name and must read its value.
+    /// Reads an object whose names are distinct. `member` gets each name and must read its value.
     pub fn object(&mut self, mut member: impl FnMut(&str, &mut Self) -> Result<(), String>) -> Result<(), String> {
+        let mut names = BTreeSet::new();
         self.members(*b"{}", |json| {
             let name = json.string()?;
+            if names.contains(&name) {
+                return json.wrong(&format!("a second `{name}` in one object"));
+            }
+            if names.len() == FIELDS_MAX {
+                return json.wrong(&format!("more than {FIELDS_MAX} fields in one object"));
+            }
             json.must(b':')?;
-            member(&name, json)
+            member(&name, json)?;
+            names.insert(name);
+            Ok(())
         })
     }
 
@@ -112,7 +125,8 @@ impl<'a> Json<'a> {
             b'b' => '\u{8}',
             b'f' => '\u{c}',
             b'u' => {
-                let digits = self.text.get(self.at..self.at + 4).and_then(|d| std::str::from_utf8(d).ok());
+                let digits = self.text.get(self.at..self.at + 4).filter(|d| d.iter().all(u8::is_ascii_hexdigit));
+                let digits = digits.and_then(|d| std::str::from_utf8(d).ok());
                 let code = digits.and_then(|d| u32::from_str_radix(d, 16).ok()).and_then(char::from_u32);
                 let Some(c) = code else { return self.wrong("`\\u` without the four digits of a character") };
                 self.at += 4;
@@ -193,7 +207,9 @@ mod tests {
             ("{\"a\":\"", "a text without an end"),
             ("[1e999]", "expected a number"),
             ("\"\\ud800\"", "four digits"),
+            ("\"\\u+0e9\"", "four digits"),
             ("\"\\x\"", "does not escape"),
+            ("{\"a\":1,\n\"b\":{\"a\":2},\"\\u0061\":3}", "line 2, column 21: a second `a` in one object"),
             ("tru", "expected a value"),
         ] {
             let e = Json::new(text).skip().unwrap_err();
@@ -201,6 +217,9 @@ mod tests {
         }
         let deep = "[".repeat(100_000);
         assert!(Json::new(&deep).skip().unwrap_err().contains("more than 32"));
+        let wide: Vec<String> = (0..2_000).map(|i| format!("\"{i}\":0")).collect();
+        let wide = format!("{{{}}}", wide.join(","));
+        assert!(Json::new(&wide).skip().unwrap_err().contains("more than 1024 fields"));
         let mut json = Json::new("1 2");
         json.skip().unwrap();
         assert!(json.end().unwrap_err().contains("column 3"));

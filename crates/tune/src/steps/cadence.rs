@@ -243,7 +243,7 @@ fn mix(hash: u64, slot: u32) -> u64 {
 }
 
 /// The shortest period of the groups, in groups; see the module documentation. The period `before` stays if the groups
-/// still repeat with it. O(groups squared / 3).
+/// still repeat with it, and with no part of it as well. O(groups squared / 3).
 fn period(groups: &[Group], before: Option<usize>) -> Option<usize> {
     let n = groups.len().checked_sub(1)?; // the last group may go on
     let gaps: Vec<f64> = groups.windows(2).map(|w| w[1].at_ns.saturating_sub(w[0].at_ns) as f64).collect();
@@ -268,9 +268,11 @@ fn period(groups: &[Group], before: Option<usize>) -> Option<usize> {
         (all > 0.0).then(|| bad / all)
     };
     if let Some(known) = before.filter(|p| *p <= n / PERIODS_MIN)
-        && different(known).is_some_and(|d| d <= DIFFERENT_KNOWN_MAX)
+        && let Some(d) = different(known).filter(|d| *d <= DIFFERENT_KNOWN_MAX)
     {
-        return before;
+        // A first noise may have shown a multiple of the period.
+        let as_well = |p: &usize| known.is_multiple_of(*p) && different(*p).is_some_and(|e| e <= d);
+        return (1..known).find(as_well).or(before);
     }
     let all: Vec<(usize, f64)> = (1..=n / PERIODS_MIN).filter_map(|p| Some((p, different(p)?))).collect();
     let least = all.iter().map(|d| d.1).fold(f64::INFINITY, f64::min);
@@ -356,5 +358,26 @@ mod tests {
             told.call(SeenCall { number, slot, group: number as u32 + 1, at_ns: at });
         }
         assert!(matches!(finder.rhythm(), Rhythm::None(_)) && matches!(told.rhythm(), Rhythm::None(_)));
+    }
+
+    #[test]
+    fn a_multiple_of_the_period_gives_way_to_it_once_steps_are_alike() {
+        let (mut finder, mut at, mut number) = (CadenceFinder::default(), 0, 0);
+        let mut calls_after = BTreeMap::new();
+        for step in 0..250 + 10 {
+            // A busy machine: the even ones of the first steps take longer.
+            let pause = if step < 10 && step % 2 == 0 { 2_000_000 } else { 1_000_000 };
+            for _ in 0..8 {
+                finder.call(SeenCall { number, slot: 3, group: number as u32 + 1, at_ns: at });
+                number += 1;
+                at += 20_000;
+            }
+            at += pause;
+            if let Rhythm::Steady(c) = finder.rhythm() {
+                calls_after.insert(step, c.calls);
+            }
+        }
+        assert!(calls_after.values().any(|c| *c == 16), "the first steps suggest pairs: {calls_after:?}");
+        assert_eq!(steady(&finder).calls, 8);
     }
 }

@@ -37,8 +37,9 @@ pub trait SlotLearner: Send {
         false
     }
     /// Expected excess of an arm over the arm in use, as a share of the step; `share` is the slot's share of the bytes.
+    /// If it is not known, next to nothing: it runs as long as anything of the budget is left.
     fn expected(&self, _arm: usize, _share: f64) -> f64 {
-        0.0
+        f64::MIN_POSITIVE
     }
     /// The next blocks of a learner that makes its own plans: only its slot is in them.
     fn own_plan(&mut self) -> Option<Vec<Block>> {

@@ -23,6 +23,8 @@ const RECORDS_MAX: usize = 12;
 const BUDGET_STEPS: f64 = 12.0;
 /// Share of the job's steps that exploring may cost on top.
 const BUDGET_SHARE: f64 = 0.0025;
+/// Steps of an arm that agree, below which its error says nothing of its cost.
+const STEPS_KNOWN: usize = 2;
 /// A slot with a smaller share of the communicator's bytes cannot change a step beyond its noise.
 const SHARE_MIN: f64 = 0.04;
 /// Steps between two plans of settled slots.
@@ -46,6 +48,13 @@ struct Turn {
     spent_before: f64,
 }
 
+impl Turn {
+    /// Expected excess of an arm over the arm in use as a share of the step, with `total` bytes in all slots.
+    fn expected(&self, arm: usize, total: f64) -> f64 {
+        self.learner.expected(arm, if total > 0.0 { self.bytes / total } else { 1.0 })
+    }
+}
+
 /// See the module documentation.
 #[derive(Default)]
 pub struct Turns {
@@ -58,6 +67,8 @@ pub struct Turns {
     waiting: Option<Plan>,
     /// Steps spent by learners that were started again.
     spent_before: f64,
+    /// [`restart`](Self::restart) was called.
+    restarted: bool,
     /// Factor of the budget.
     budget: f64,
     /// Times are those of single calls: one slot at a time, without delay.
@@ -95,9 +106,12 @@ impl Turns {
         self.records.retain(|r| !r.arms.contains_key(&slot));
     }
 
-    /// Forgets all learners: the caller adds them again.
+    /// Forgets all learners: the caller adds them again. What they spent counts as half of [`BUDGET_STEPS`] at most, once:
+    /// a first rhythm may be wrong, and its steps are others than those to come.
     pub fn restart(&mut self) {
-        self.spent_before = self.spent();
+        let most = if self.restarted { f64::INFINITY } else { self.budget * BUDGET_STEPS / 2.0 };
+        self.spent_before = self.spent().min(most);
+        self.restarted = true;
         self.slots.clear();
         self.records.clear();
         self.waiting = None;
@@ -122,22 +136,38 @@ impl Turns {
         if self.waiting.is_none() {
             self.waiting = self.next(step, in_loop);
         }
-        let plan = self.waiting.as_ref()?;
-        if self.spent() + self.expected_cost(plan) > self.budget * (BUDGET_STEPS + BUDGET_SHARE * step as f64) {
-            return None;
-        }
-        self.waiting.take()
+        let left = self.budget * (BUDGET_STEPS + BUDGET_SHARE * step as f64) - self.spent();
+        let plan = self.afford(self.waiting.as_ref()?, left)?;
+        self.waiting = None;
+        Some(plan)
     }
 
-    /// What a plan is expected to cost, in steps.
-    fn expected_cost(&self, plan: &Plan) -> f64 {
+    /// The part of a plan that costs at most `left` steps: the arm in use takes the place of the costliest blocks, of equal
+    /// ones the last. Blocks that cost nothing always run. `None` if that leaves nothing to compare.
+    fn afford(&self, plan: &Plan, left: f64) -> Option<Plan> {
         let total: f64 = self.bytes.values().sum();
-        let of = |(slot, blocks): (&u32, &Vec<Block>)| {
-            let Some(turn) = self.slots.get(slot) else { return 0.0 };
-            let share = if total > 0.0 { turn.bytes / total } else { 1.0 };
-            blocks.iter().map(|b| turn.learner.expected(b.arm, share) * f64::from(b.steps)).sum::<f64>()
-        };
-        plan.iter().map(of).sum()
+        let mut costs: Vec<(f64, usize, u32)> = Vec::new();
+        for (slot, blocks) in plan {
+            let turn = self.slots.get(slot)?;
+            let cost = |b: &Block| turn.expected(b.arm, total) * f64::from(b.steps);
+            costs.extend(blocks.iter().map(cost).enumerate().filter(|c| c.1 > 0.0).map(|(i, cost)| (cost, i, *slot)));
+        }
+        costs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        let mut plan = plan.clone();
+        let (mut cost, all) = (costs.iter().map(|c| c.0).sum::<f64>(), costs.len());
+        while cost > left
+            && let Some((most, block, slot)) = costs.pop()
+        {
+            cost -= most;
+            plan.get_mut(&slot)?.get_mut(block)?.arm = self.slots.get(&slot)?.learner.in_use();
+        }
+        let mut compares = costs.len() == all;
+        for (slot, blocks) in &mut plan {
+            let base = self.slots.get(slot)?.learner.in_use();
+            compares |= blocks.iter().any(|b| b.arm != base);
+            *blocks = joined(std::mem::take(blocks));
+        }
+        compares.then_some(plan)
     }
 
     fn next(&mut self, step: u64, in_loop: impl Fn(u32) -> bool) -> Option<Plan> {
@@ -195,15 +225,9 @@ impl Turns {
         let middle = (0..draws).map(draw).map(|orders| (confusion(wishes, &orders), orders));
         let middle = middle.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(Vec::new(), |d| d.1);
         let one = |((slot, base, wish), order): (&(u32, usize, Wish), Vec<usize>)| {
-            let mut out = vec![Block { arm: *base, steps: MARGIN }];
+            let margin = [Block { arm: *base, steps: MARGIN }];
             let all = order.into_iter().map(|arm| Block { arm, steps: wish.grain });
-            for b in all.chain([Block { arm: *base, steps: MARGIN }]) {
-                match out.last_mut() {
-                    Some(last) if last.arm == b.arm => last.steps += b.steps,
-                    _ => out.push(b),
-                }
-            }
-            (*slot, out)
+            (*slot, joined(margin.into_iter().chain(all).chain(margin)))
         };
         wishes.iter().zip(middle).map(one).collect()
     }
@@ -216,6 +240,7 @@ impl Turns {
         let arms = plan.iter().map(|(slot, blocks)| (*slot, all(blocks))).collect();
         fit::push(&mut self.records, Record { serial: self.serial, arms, times_us: times_us.to_vec() }, RECORDS_MAX);
         let mut fits: BTreeMap<u64, Option<Fit>> = BTreeMap::new();
+        let total: f64 = self.bytes.values().sum();
         for (slot, blocks) in plan {
             let Some(turn) = self.slots.get_mut(slot) else { continue };
             turn.rested = step.max(1);
@@ -230,14 +255,19 @@ impl Turns {
             let lag = if self.by_call { 0 } else { LAG_MAX };
             let fit =
                 fits.entry(since).or_insert_with(|| Fit::of(self.records.iter().filter(|r| r.serial >= since), lag));
-            let Some(fit) = fit else { continue };
             let base = turn.learner.in_use();
             // Later plans correct what earlier ones seemed to cost.
             let excess = |(arm, steps): (&usize, &u32)| {
-                let e = fit.over(*slot, *arm, base).map_or(0.0, |e| e.share + e.error);
-                e.max(0.0) * f64::from(*steps)
+                let known = fit.as_ref().and_then(|f| Some((f.over(*slot, *arm, base)?, f.steps(*slot, *arm))));
+                let share = match known {
+                    Some((e, steps)) if steps < STEPS_KNOWN => e.share,
+                    Some((e, _)) => e.share + e.error,
+                    None => turn.expected(*arm, total),
+                };
+                share.max(0.0) * f64::from(*steps)
             };
             turn.spent = turn.spent_before + turn.run.iter().map(excess).sum::<f64>();
+            let Some(fit) = fit else { continue };
             turn.learner.learn(*slot, fit, blocks);
             self.lag = Some(fit.lag());
         }
@@ -292,6 +322,18 @@ impl Turns {
     }
 }
 
+/// Neighbours with the same arm as one block.
+fn joined(blocks: impl IntoIterator<Item = Block>) -> Vec<Block> {
+    let mut out: Vec<Block> = Vec::new();
+    for b in blocks {
+        match out.last_mut() {
+            Some(last) if last.arm == b.arm => last.steps += b.steps,
+            _ => out.push(b),
+        }
+    }
+    out
+}
+
 /// The arms of `blocks` blocks: rounds of the cycle, each in random order.
 fn in_rounds(cycle: &[usize], blocks: usize, random: &mut Random) -> Vec<usize> {
     let mut order = Vec::new();
@@ -326,63 +368,4 @@ fn confusion(wishes: &[(u32, usize, Wish)], orders: &[Vec<usize>]) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::race::StepRace;
-    use super::*;
-
-    fn joint(slots: u32, arms: usize) -> Turns {
-        let mut turns = Turns::new(1.0, false);
-        for slot in 0..slots {
-            turns.on_call(slot, 1 << 20);
-            turns.add(slot, Box::new(StepRace::new(arms)));
-        }
-        turns
-    }
-
-    #[test]
-    fn slots_share_a_plan_of_equal_length_within_the_limits() {
-        for (slots, arms) in [(1, 2), (3, 6), (8, 6), (20, 18)] {
-            let mut turns = joint(slots, arms);
-            let plan = turns.plan(100, |_| true).unwrap_or_else(|| panic!("{slots} slots: no plan"));
-            let steps = |blocks: &Vec<Block>| blocks.iter().map(|b| b.steps).sum::<u32>();
-            let first = plan.values().next().map(steps);
-            assert!(plan.values().all(|b| b.len() <= BLOCKS_MAX && Some(steps(b)) == first), "{plan:?}");
-            assert!(plan.values().all(|b| b.first().is_some_and(|b| b.arm == 0 && b.steps >= MARGIN)));
-            assert!(slots == 1 || arms > 10 || plan.len() > 1, "slots compare together");
-            let again = joint(slots, arms).plan(100, |_| true);
-            assert_eq!(Some(plan), again, "the same on every rank");
-        }
-    }
-
-    #[test]
-    fn one_call_at_a_time_is_judged_alone() {
-        let mut turns = joint(3, 6);
-        turns.by_call = true;
-        assert_eq!(turns.plan(100, |_| true).map(|p| p.len()), Some(1));
-    }
-
-    #[test]
-    fn exploring_stops_at_the_budget_however_slow_arms_are() {
-        let mut turns = joint(2, 6);
-        let (mut step, mut lost) = (0, 0.0);
-        while step < 2_000 {
-            let Some(plan) = turns.plan(step, |_| true) else {
-                step += 1;
-                continue;
-            };
-            let mut times = Vec::new();
-            for t in 0..plan.values().next().map_or(0, |b| b.iter().map(|b| b.steps).sum::<u32>()) {
-                let arm = |blocks: &Vec<Block>| {
-                    blocks.iter().flat_map(|b| std::iter::repeat_n(b.arm, b.steps as usize)).nth(t as usize)
-                };
-                let slow = plan.values().filter_map(arm).filter(|a| *a != 0).count() as f64;
-                lost += 0.4 * slow;
-                times.push(Some(1e5 * (1.0 + 0.4 * slow)));
-                step += 1;
-            }
-            turns.learn(&plan, &times, step);
-        }
-        assert!(lost < 2.0 * (BUDGET_STEPS + BUDGET_SHARE * 2_000.0), "{lost}");
-        assert!(turns.in_use().is_empty());
-    }
-}
+mod tests;
