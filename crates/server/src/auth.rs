@@ -90,10 +90,11 @@ impl Client {
     }
 }
 
-/// True for names of authors that no entry and no certificate may have: the command's, the server's, those of an identity provider's subjects.
+/// True for names of authors that no entry and no certificate may have: the command's, the server's, those of an identity provider's subjects, and a
+/// tenant without a name behind it.
 pub fn is_reserved(name: &str) -> bool {
     let own = name.rsplit_once('/').map_or(name, |n| n.1);
-    ["command", "local", "server"].contains(&name) || own.starts_with("oidc:")
+    own.is_empty() || ["command", "local", "server"].contains(&name) || own.starts_with("oidc:")
 }
 
 /// The start of every token: programs that look for leaked secrets can find it.
