@@ -26,7 +26,7 @@ const char plugin_type[] = "burst_buffer/linkwise";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 const char linkwise_built_for[] = "linkwise-built-for-slurm=" SLURM_VERSION_STRING;	/* `linkwise slurm check` looks for it */
 
-enum { ASKS_MAX = 4096, ANSWER_KEPT_MS = 60000, PAUSE_MAX_MS = 300000, REGISTERING_MAX_MS = 30000, SECOND_MS = 1000 };
+enum { ASKS_MAX = 4096, ANSWER_KEPT_MS = 60000, PAUSE_MAX_MS = 300000, REGISTERING_MAX_MS = 30000, SOON_MAX_MS = 30000, SECOND_MS = 1000 };
 typedef struct { enum { EMPTY, ASKED, ANSWERED } state; uint32_t job, seq; int64_t at_ms, soon_ms; uint64_t print; bitstr_t *allowed; char part[64], why[96]; } ask_t;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -121,8 +121,8 @@ extern int bb_p_job_test_stage_in(job_record_t *j, bool test_only)
 	bool mine = a->state && a->job == j->job_id, kept = a->state && now - a->at_ms < ANSWER_KEPT_MS;
 	size_t before = out_b;
 	int64_t soon_ms = a->job == j->job_id && now - a->soon_ms < ANSWER_KEPT_MS ? a->soon_ms : 0;
-	if (conn < 0 || now < paused_until_ms || (soon_ms && now - soon_ms >= silence_ms))
-		rc = ordinary(j, mine && kept && a->why[0] ? a->why : conn < 0 ? "no agent" : "agent was silent");
+	if (conn < 0 || now < paused_until_ms || (soon_ms && now - soon_ms >= SOON_MAX_MS))
+		rc = ordinary(j, mine && kept && a->why[0] ? a->why : conn < 0 ? "no agent" : now < paused_until_ms ? "agent was silent" : "other jobs got its GPUs for too long");
 	else if (mine && a->state == ASKED)
 		rc = now - a->at_ms < silence_ms ? 0 : ordinary(j, "no answer in time");
 	else if ((kept && !mine) || out_b > OUT_B / 2)

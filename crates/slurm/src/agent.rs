@@ -168,7 +168,8 @@ impl<'a> Agent<'a> {
         match self.orders.answered(job) {
             Some(o) => {
                 let new = neighbour(job, cluster.gpu_names(&Nodes::new(cluster).gpus(&o.gpus)));
-                self.jobs.retain(|j| j.id != new.id);
+                // A job of the books that held some of these GPUs has ended.
+                self.jobs.retain(|j| j.id != new.id && j.gpus.iter().all(|g| !new.gpus.contains(g)));
                 self.jobs.push(new);
             }
             None => self.read_again = None,
@@ -310,6 +311,10 @@ mod tests {
         assert_eq!(held, [4, 4], "{:?}", agent.jobs.iter().map(|j| &j.id).collect::<Vec<_>>());
         let all: std::collections::HashSet<&String> = agent.jobs.iter().flat_map(|j| &j.gpus).collect();
         assert_eq!(all.len(), 8, "different GPUs");
+        // All GPUs are free again, and a new job gets them.
+        let lines = format!("ask 4 4 gpus=16 nodes=2-2 {free}\ntook 4\n");
+        agent.serve(lines.as_bytes(), std::io::sink(), &|| 0.0, &mut |_| ());
+        assert_eq!(agent.jobs.iter().map(|j| j.id.as_str()).collect::<Vec<_>>(), ["slurm-4"]);
         // A job of an order that is too old to be known.
         agent.serve(&b"took 9\n"[..], std::io::sink(), &|| 0.0, &mut |_| ());
         assert_eq!(agent.read_again, None);
