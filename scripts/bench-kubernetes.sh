@@ -4,7 +4,7 @@
 #
 #   scripts/bench-kubernetes.sh [NODES [GANGS [PODS_A_MINUTE [HELD]]]]      default: 16 nodes, 200 gangs, 240 pods a minute, 0 % held
 #
-# HELD: percent of the nodes of which others hold 2, 4 or 6 GPUs. `1000 200 240 60` is a large site in use. About 5 minutes on 2 idle cores.
+# HELD: percent of the nodes of which others hold 2, 4 or 6 GPUs. `1000 200 240 60` is a large site in use. About 4 minutes on 2 idle cores.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
