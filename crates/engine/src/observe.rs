@@ -201,7 +201,7 @@ impl Engine {
     }
 
     /// The job on whose GPUs an author may report who reports on its own jobs only: the one that it has under this name, else the last one that
-    /// it had, whoever has the name now. None: on any.
+    /// it had, even if another author has the name now. None: on any.
     fn own_job(&self, r: &ObserveRequest, by: By<'_>) -> Result<Option<OwnJob>, EngineError> {
         if !by.own_only {
             return Ok(None);

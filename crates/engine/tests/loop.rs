@@ -76,7 +76,7 @@ fn what_no_defect_explains_after_a_few_jobs_is_learned() {
     let why: Vec<_> = jobs.iter().map(|a| (a.readings[0].taught.learned, a.readings[0].taught.why_not)).collect();
     assert_eq!(why, [(true, None); 5], "five jobs on five pairs of hosts: no slow part explains them");
     let after = expected(&e, &pair(5)) / before;
-    assert!((0.5..0.7).contains(&after), "the pair that nobody read is at {after} of its prediction");
+    assert!((0.5..0.7).contains(&after), "the pair without a reading is at {after} of its prediction");
 }
 
 #[test]

@@ -32,7 +32,7 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 const TURN_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for the answer of a statement, rows included.
 const STATEMENT_MAX: Duration = Duration::from_secs(30);
-/// Longest work of PostgreSQL on a statement, seconds: it gives up before its client does, so nothing works on for nobody. A COMMIT that waits for a
+/// Longest work of PostgreSQL on a statement, seconds: it gives up before its client does, so no statement goes on after its client has left. A COMMIT that waits for a
 /// standby must not end this way, because PostgreSQL would acknowledge what the standby lacks: [`TURN_MAX`] is shorter.
 const STATEMENT_TIMEOUT_S: u64 = 25;
 /// Longest wait for a statement that changes tables.

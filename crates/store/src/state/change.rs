@@ -224,7 +224,7 @@ impl State {
     }
 
     /// The same for a change of any basis. A write whose commit got no answer, and which its own repetition here finds done, is no
-    /// repetition for the caller: nobody else acts on it. Two writes under one key have different results where somebody acts on them.
+    /// repetition for the caller: no other process acts on it. Two writes under one key have different results where somebody acts on them.
     pub(super) fn once_of<T: Serialize + for<'de> Deserialize<'de>>(
         &mut self,
         basis: Basis,

@@ -1,5 +1,5 @@
 //! Writes without an answer. Such a write may be done, or come late, so its objects are touched before anything else is decided on them: the late write then
-//! fails. Until the API takes the touches, the objects are left alone and the GPUs that the write would give are given to nobody. Other gangs go on.
+//! fails. Until the API takes the touches, the objects are left alone and no gang gets the GPUs that the write would give. Other gangs go on.
 
 use super::Controller;
 use crate::device::Place;

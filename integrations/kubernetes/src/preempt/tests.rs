@@ -117,7 +117,7 @@ fn equal_priority_and_a_class_that_never_preempts_end_no_gang() {
 }
 
 #[test]
-fn no_gang_ends_for_gpus_that_the_server_gives_to_nobody() {
+fn no_gang_ends_for_gpus_that_no_gang_can_get() {
     let mut w = full();
     pod(&mut w, "new", 9, 2, None, |_| {});
     // The GPUs of `young`: drained, unknown to the server, or of a job of another door.

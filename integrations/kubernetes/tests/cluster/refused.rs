@@ -103,7 +103,7 @@ fn a_gang_whose_writes_get_no_answer_stops_no_other_gang() {
         let mut watcher = Watcher::default();
         make_gang(&lab, "a", "ill", &[8], json!({})).await;
         until("a write got no answer", || async { controller.log().contains("ill-0: no answer").then_some(()) }).await;
-        // The GPUs that a late write may give are given to nobody: 24 of 32 are left, and the older gang holds no other one up.
+        // No gang gets the GPUs that a late write may give: 24 of 32 are left, and the older gang holds no other one up.
         for gang in ["well", "fine"] {
             make_gang(&lab, "a", gang, &[8], json!({})).await;
             bound(&lab, "a", gang, 1).await;
