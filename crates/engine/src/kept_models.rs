@@ -137,7 +137,8 @@ impl Engine {
         }
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = Some(model.clone());
         if !is_new && !lessons.is_empty() {
-            self.watch_learned(&model, lessons.len());
+            let gpus = |l: &Lesson| Some((self.cluster.parse_gpus([l.gpus.as_str()]).ok()?, Bytes(l.size_bytes)));
+            self.watch_learned(&model, &lessons.iter().filter_map(gpus).collect::<Vec<_>>());
         }
         let mut versions = lock(&self.versions);
         if is_new {

@@ -225,10 +225,7 @@ impl Engine {
         let known = |m: &Measurement| m.collective == model.collective() && near(&model, m.size);
         let expected: Vec<Option<Prediction>> =
             measurements.iter().map(|m| known(m).then(|| model.predict_allocation(m.size, &m.allocation))).collect();
-        let diagnosis = self.suspicions(&model)?;
-        if self.has_state() {
-            self.state()?.set_suspects(&suspects_of(&diagnosis))?;
-        }
+        let diagnosis = self.judged(&model)?;
         let mut new: Option<Model> = None;
         let mut taught = Vec::new();
         for (m, expected) in measurements.iter().zip(expected) {
@@ -253,7 +250,19 @@ impl Engine {
         };
         let learned: Vec<&Measurement> =
             measurements.iter().zip(&taught).filter(|t| t.1.learned).map(|t| t.0).collect();
-        Ok(self.use_taught(Arc::new(new), &learned, once)?.map(|model| Learned { taught, diagnosis, model }))
+        let Some(model) = self.use_taught(Arc::new(new), &learned, once)? else { return Ok(None) };
+        // What the model has learned must not count as a slow part as well.
+        let diagnosis = if self.is_watched() { diagnosis } else { self.judged(&model)? };
+        Ok(Some(Learned { taught, diagnosis, model }))
+    }
+
+    /// The suspects according to a model, which the state gets, too.
+    fn judged(&self, model: &Arc<Model>) -> Result<Diagnosis, EngineError> {
+        let diagnosis = self.suspicions(model)?;
+        if self.has_state() {
+            self.state()?.set_suspects(&suspects_of(&diagnosis))?;
+        }
+        Ok(diagnosis)
     }
 
     /// Keeps what a model has learned, then uses the model; none if another process was first.
@@ -285,7 +294,8 @@ impl Engine {
         }
         let used = used?;
         if let Some(new) = &used {
-            self.watch_learned(new, learned.len());
+            let learned: Vec<_> = learned.iter().map(|m| (m.allocation.clone(), m.size)).collect();
+            self.watch_learned(new, &learned);
             self.checkpoint();
         }
         Ok(used)

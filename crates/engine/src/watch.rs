@@ -3,7 +3,7 @@
 //! The first update reads the newest readings of every host into a [`Monitor`]: its cost depends on the number of
 //! hosts, not on the size of the store. Every later update adds the new readings; its cost depends only on their hosts.
 //! The monitor compares readings with the model with which it was made, because single learned readings change
-//! predictions little. It is rebuilt after a fit, after a change to one of its readings (correction, withdrawal, new
+//! predictions little. It is rebuilt where they change one much, after a fit, after a change to one of its readings (correction, withdrawal, new
 //! quality), and after [`LEARNED_MAX`] learned readings. A process that answers one request builds the monitor once.
 //!
 //! Memory: that of the monitor ([`diagnose::PAIRS_MAX`]), independent of the size of the store.
@@ -14,9 +14,12 @@ use diagnose::{Diagnosis, Monitor};
 use predict::Model;
 use std::sync::Arc;
 use store::{Query, Revision};
+use topology::{Allocation, Bytes};
 
 /// Readings that the model may learn before the monitor is rebuilt with it.
 const LEARNED_MAX: u32 = 64;
+/// Change of the prediction of a learned reading (of the logarithm) from which on the monitor is rebuilt.
+const MOVED_LN: f64 = 0.05;
 /// New readings per read of the store: the store is locked for one batch at a time.
 const BATCH: usize = 10_000;
 
@@ -57,11 +60,21 @@ impl Engine {
         Ok(diagnosis)
     }
 
-    /// Records that the model has learned readings: the monitor keeps the model with which it was made.
-    pub(crate) fn watch_learned(&self, model: &Arc<Model>, readings: usize) {
-        if let Some(w) = lock(&self.watch).as_mut() {
+    /// Records that the model has learned readings: the monitor keeps the model with which it was made, unless a prediction changed much.
+    pub(crate) fn watch_learned(&self, model: &Arc<Model>, learned: &[(Allocation, Bytes)]) {
+        let mut watch = lock(&self.watch);
+        let Some(w) = watch.as_mut() else { return };
+        let log = |of: &Model, (a, size): &(Allocation, Bytes)| of.predict_allocation(*size, a).busbw_gb_per_s.ln();
+        if learned.iter().any(|l| (log(model, l) - log(&w.model, l)).abs() > MOVED_LN) {
+            *watch = None;
+        } else {
+            w.learned = w.learned.saturating_add(learned.len() as u32);
             w.model = model.clone();
-            w.learned = w.learned.saturating_add(readings as u32);
         }
+    }
+
+    /// False if the suspects must be judged anew.
+    pub(crate) fn is_watched(&self) -> bool {
+        lock(&self.watch).is_some()
     }
 }

@@ -76,6 +76,11 @@ fn what_no_defect_explains_after_a_few_jobs_is_learned() {
     let why: Vec<_> = jobs.iter().map(|a| (a.readings[0].taught.learned, a.readings[0].taught.why_not)).collect();
     assert_eq!(why, [(true, None); 5], "five jobs on five pairs of hosts: no slow part explains them");
     let after = expected(&e, &pair(5)) / before;
+    // What the model has learned is no slow part as well, also after the jobs have reported again.
+    for i in 0..5 {
+        let again = e.observe(&observe(&pair(i), vec![reading(0.61 * before)]), f64::from(10 + i)).unwrap();
+        assert_eq!(again.suspected, Some(Vec::new()));
+    }
     assert!((0.5..0.7).contains(&after), "the pair without a reading is at {after} of its prediction");
 }
 

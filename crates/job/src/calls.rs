@@ -6,7 +6,7 @@ use crate::report::files as traces;
 use measure::flight_recorder::{FlightRecords, is_flight_record};
 use measure::inspector::InspectorDump;
 use measure::inspector::prometheus::{InspectorMetrics, is_metrics};
-use measure::kinds::{CallKind, CallTimes};
+use measure::kinds::{CallKind, CallTimes, nearly_all};
 use measure::{plugin_trace, trace};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,6 +18,8 @@ use topology::Bytes;
 pub const FILES_MAX: usize = 8192;
 /// Bytes that tell a file's form.
 const BEGINNING_BYTES: u64 = 64 << 10;
+/// Bytes from which on a file tells its form.
+const TELLING_BYTES: u64 = 64;
 /// Endings of files that tell their form, the more exact forms first.
 const ENDINGS: [&str; 4] = ["jsonl", "log", "json", "prom"];
 /// Maximum number of calls of the plugin's traces; later ones are left out and counted.
@@ -109,7 +111,7 @@ pub fn files_of(path: &Path) -> Result<JobFiles, JobError> {
     if files.is_empty() {
         files = traces(&[path.to_path_buf()])?;
     }
-    let Some(first) = files.first() else {
+    let Some(first) = telling(&files) else {
         let why = "there is no file of a job in this folder".to_owned();
         return Err(JobError::Trace { path: path.into(), why });
     };
@@ -145,11 +147,17 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, JobError> {
     for ending in ENDINGS {
         let of = with(ending);
         // A folder may hold logs of other programs: the first file tells.
-        if of.first().is_some_and(|f| beginning(f).is_ok_and(|text| Form::of(&text) != Form::Trace)) {
+        if telling(&of).is_some_and(|f| beginning(f).is_ok_and(|text| Form::of(&text) != Form::Trace)) {
             return Ok(of);
         }
     }
     Ok(Some(with("json")).filter(|of| !of.is_empty()).unwrap_or(all))
+}
+
+/// The first file that is long enough to tell its form: a rank that was killed at once leaves some bytes or none.
+fn telling(files: &[PathBuf]) -> Option<&PathBuf> {
+    let is_long = |f: &&PathBuf| std::fs::metadata(f).is_ok_and(|m| m.len() >= TELLING_BYTES);
+    files.iter().find(is_long).or(files.first())
 }
 
 fn beginning(path: &Path) -> Result<String, JobError> {
@@ -296,7 +304,7 @@ fn plugin(files: &[PathBuf], is_simulated: &mut bool, steps: &mut u64) -> Result
     let mut kinds = CallTimes::default();
     for ((comm, _), (collective, size, least, timed)) in calls {
         let ranks = comms.get(&comm).copied().unwrap_or(0);
-        kinds.add(collective, Bytes(size), ranks, (timed > 0).then_some(least), ranks > 0 && timed >= ranks);
+        kinds.add(collective, Bytes(size), ranks, (timed > 0).then_some(least), nearly_all(timed, ranks));
     }
     Ok((kinds.finish(), left_out))
 }
@@ -347,6 +355,13 @@ mod tests {
         std::fs::write(&cut, &FLIGHT[..200]).unwrap();
         let calls = read(dir.path()).unwrap();
         assert_eq!((calls.kinds.len(), calls.kinds[0].calls, calls.cut_off, calls.left_out), (1, 1, 1, 0));
+        // What a rank leaves that was killed when it began to write, also the first one.
+        for bytes in [0, 1, 30] {
+            let first = dir.path().join("nccl_trace_rank_0");
+            std::fs::write(&first, &FLIGHT[..bytes]).unwrap();
+            let calls = read(dir.path()).unwrap();
+            assert_eq!((calls.form, calls.kinds[0].calls, calls.cut_off), (Form::FlightRecorder, 1, 2), "{bytes}");
+        }
         let alone = read(&cut).unwrap_err().to_string();
         assert!(alone.contains("nccl_trace_rank_2: the dump ends in the middle"), "{alone}");
         // What is damaged otherwise is an error.

@@ -6,6 +6,12 @@ use topology::{Bytes, Collective};
 
 /// Longest plausible call, microseconds: a limit on what jobs write.
 pub(crate) const TIME_US_MAX: f64 = 1e9;
+/// True if so many ranks have a time of a call that their shortest one is that of the rank which arrived last: nine in ten. A few ranks of a large job
+/// may have been killed before they wrote.
+pub fn nearly_all(timed: u32, ranks: u32) -> bool {
+    ranks > 0 && u64::from(timed) * 10 >= u64::from(ranks) * 9
+}
+
 /// Limit on kinds; the most frequent are kept.
 pub const KINDS_MAX: usize = 10_000;
 /// Limit on times kept per kind; later ones count as calls only.
@@ -25,7 +31,7 @@ pub struct CallKind {
     /// Time of one call, microseconds: the median over calls of the last arriver's time; if some rank's times are missing, the 10th percentile of the
     /// shortest known, because a kernel waits for the slowest rank. `None` without times.
     pub time_us: Option<f64>,
-    /// The times are those of the last arriver: all ranks have one.
+    /// The times are those of the last arriver: [nearly all](nearly_all) ranks have one.
     pub by_all_ranks: bool,
 }
 

@@ -502,9 +502,12 @@ impl Gp {
     }
 
     /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split
-    /// without readings.
+    /// without readings, and for one whose readings are on so many separate hosts that it is no defect of one.
     pub fn irregularity(&self, x: &[f64]) -> f64 {
         let row = self.scaled_row(x);
+        if self.is_of_many_hosts(&row) {
+            return 0.0;
+        }
         let n2 = self.variances()[1];
         self.y_sd * LASTING * n2 * self.twins(&row).map(|j| self.oddity[j] * self.alpha[j]).sum::<f64>()
     }

@@ -24,6 +24,8 @@ const ODD_SPLIT_MAX: f64 = 4.0;
 const AGREEING_MIN: usize = 3;
 /// Distance between outliers that agree, as a share of the newest one's residual.
 const AGREEING_SHARE: f64 = 0.25;
+/// Largest residual (of the logarithm, a factor of 4) of outliers that are believed: beyond, a wrong unit is more probable.
+const AGREEING_LN_MAX: f64 = 1.4;
 
 /// The noise of a reading as a multiple of the common variance `n2`. The reading lies `residual` from its prediction
 /// and has the variance `variance` as an ordinary reading. The factor exceeds 1 beyond `sds` deviations and grows with
@@ -53,6 +55,24 @@ impl Gp {
         changed
     }
 
+    /// Those of these readings that are on hosts which no other one of them has. O(n²) of their number.
+    fn separate(&self, readings: impl Iterator<Item = usize>) -> Vec<usize> {
+        let mut separate: Vec<usize> = Vec::new();
+        for j in readings {
+            let hosts = &self.points[j].hosts;
+            if separate.iter().all(|q| host_overlap(hosts, &self.points[*q].hosts) == 0.0) {
+                separate.push(j);
+            }
+        }
+        separate
+    }
+
+    /// True if the readings of a split, which is given by its scaled features, are on so many separate sets of hosts that no slow part explains what
+    /// they have in common.
+    pub(super) fn is_of_many_hosts(&self, row: &[f64]) -> bool {
+        self.separate(self.twins(row).filter(|j| self.points[*j].noise_factor <= 1.0)).len() >= AGREEING_MIN
+    }
+
     /// Believes the newest reading, an outlier that lies `residual` from its prediction, and the outliers of its split that agree with it, if they
     /// are on [`AGREEING_MIN`] separate sets of hosts and at least as many as the readings that disagree. Those count less from now on. `true` if
     /// any noise changed. O(n).
@@ -66,18 +86,12 @@ impl Gp {
         let (agreeing, others): (Vec<usize>, Vec<usize>) = self
             .twins(&self.rows[newest])
             .partition(|j| self.points[*j].noise_factor > 1.0 && (self.points[*j].y - y).abs() <= near);
-        let mut separate: Vec<&GpPoint> = Vec::new();
-        for j in agreeing.iter().rev() {
-            let p = &self.points[*j];
-            if separate.iter().all(|q| host_overlap(&p.hosts, &q.hosts) == 0.0) {
-                separate.push(p);
-            }
-        }
+        let separate = self.separate(agreeing.iter().rev().copied());
         let ordinary = others.iter().filter(|j| self.points[**j].noise_factor <= 1.0).count();
-        if separate.len() < AGREEING_MIN.max(ordinary) {
+        if residual.abs() > AGREEING_LN_MAX || separate.len() < AGREEING_MIN.max(ordinary) {
             return false;
         }
-        let middle = stats::upper_median(&separate.iter().map(|p| p.y).collect::<Vec<_>>());
+        let middle = stats::upper_median(&separate.iter().map(|j| self.points[*j].y).collect::<Vec<_>>());
         for j in agreeing.into_iter().chain(others) {
             let p = &mut self.points[j];
             p.noise_factor = noise_factor(p.y - middle, noise * noise, noise * noise, OUTLIER_SDS);

@@ -434,8 +434,8 @@ impl<'a> Builder<'a> {
         let nearest = local.gpus.iter().map(|&x| n.gpu_paths[x]).min().unwrap_or(PathKind::Sys);
         let near: Vec<usize> = (0..local.gpus.len()).filter(|&x| n.gpu_paths[local.gpus[x]] == nearest).collect();
         // The GPU next to the NIC: this one, or the one that it reaches fastest over NVLink.
-        // If no GPU may forward, a GPU reaches the NICs of others over PCIe.
-        let forwards = self.relay_limit_gb_per_s() > 0.0;
+        // If GPUs forward more slowly than PCIe carries, a GPU reaches the NICs of others over PCIe.
+        let forwards = self.relay_limit_gb_per_s() > local.kind.pcie.rate().gb_per_s();
         let gate = match near.contains(&g) {
             true => Some((g, Leg::default(), Leg::default())),
             false if forwards => self.nearest_gpu_to_nic(local, g, &near),
