@@ -273,3 +273,28 @@ fn readings_that_agree_on_one_host_are_not_believed_of_others() {
     let (p, q) = (clean.predict_allocation(SIZE, &unread), learned.predict_allocation(SIZE, &unread));
     assert!((q.busbw_gb_per_s / p.busbw_gb_per_s - 1.0).abs() < 0.1, "{p:?}, with a slow host {q:?}");
 }
+
+#[test]
+fn pairs_of_two_kinds_do_not_turn_the_others_with_every_reading() {
+    let cluster = catalog::cluster("64xhgx-h100").expect("built in");
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut rows = random_rows(&cluster, 40, &mut rng);
+    let physics = fabric::Fabric::new(&cluster);
+    rows.extend((0..3).map(|i| {
+        let a = pair(2 * i, 2 * i + 1);
+        let v = physics.estimate(&a, OP, SIZE).busbw.gb_per_s();
+        reading(a, v)
+    }));
+    let clean = model(&cluster, &rows);
+    let unread = pair(62, 63);
+    let before = clean.predict_allocation(SIZE, &unread).busbw_gb_per_s;
+    let (mut learned, mut turns, mut last) = (clean, 0, 1.0f64);
+    for i in 3..30 {
+        let share = if i % 2 == 0 { 0.6 } else { 1.0 };
+        learned.update(&pair(2 * i, 2 * i + 1), SIZE, share * before);
+        let now = learned.predict_allocation(SIZE, &unread).busbw_gb_per_s / before;
+        turns += u32::from((now / last).ln().abs() > 0.2);
+        last = now;
+    }
+    assert!(turns <= 1, "{turns} turns in 27 readings");
+}

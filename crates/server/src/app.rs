@@ -242,7 +242,10 @@ impl App {
         };
         let Some(token) = token else { return Err(refused("no_token", "this server asks for a token")) };
         let address = peer.ip().to_string();
-        if !self.wrong_tokens.has(&address, Instant::now()) && self.examined.take(&address, Instant::now()).is_err() {
+        // What is examined here is not known: a right token in use waits for no wrong ones of its address.
+        let is_known = || self.known.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&hash(token));
+        let now = Instant::now();
+        if !self.wrong_tokens.has(&address, now) && !is_known() && self.examined.take(&address, now).is_err() {
             return Err(too_many(&address));
         }
         let found = self.holder(token, used).await?;

@@ -74,7 +74,8 @@ impl Gp {
     }
 
     /// Believes the newest reading, an outlier that lies `residual` from its prediction, and the outliers of its split that agree with it, if they
-    /// are on [`AGREEING_MIN`] separate sets of hosts and at least as many as the readings that disagree. Those count less from now on. `true` if
+    /// are on [`AGREEING_MIN`] separate sets of hosts and half as many again as the readings that disagree: where hosts are of two kinds, every
+    /// reading would turn the split otherwise. Those count less from now on. `true` if
     /// any noise changed. O(n).
     pub(super) fn believe_agreeing(&mut self, residual: f64) -> bool {
         let Some(newest) = self.points.len().checked_sub(1).filter(|i| self.points[*i].noise_factor > 1.0) else {
@@ -88,7 +89,7 @@ impl Gp {
             .partition(|j| self.points[*j].noise_factor > 1.0 && (self.points[*j].y - y).abs() <= near);
         let separate = self.separate(agreeing.iter().rev().copied());
         let ordinary = others.iter().filter(|j| self.points[**j].noise_factor <= 1.0).count();
-        if residual.abs() > AGREEING_LN_MAX || separate.len() < AGREEING_MIN.max(ordinary) {
+        if residual.abs() > AGREEING_LN_MAX || separate.len() < AGREEING_MIN || 2 * separate.len() <= 3 * ordinary {
             return false;
         }
         let middle = stats::upper_median(&separate.iter().map(|j| self.points[*j].y).collect::<Vec<_>>());

@@ -49,6 +49,22 @@ fn a_flood_of_requests_keeps_no_client_unknown() {
 }
 
 #[test]
+fn wrong_tokens_of_an_address_keep_no_token_out_that_is_in_use() {
+    let (_folder, app) = app(None);
+    app.asks_for_tokens.store(true, Ordering::Release);
+    let peer: SocketAddr = "127.0.0.1:9".parse().unwrap();
+    app.remember(hash("lwt_right"), &Client::new("ann", Scope::Read));
+    run(async {
+        for i in 0..300 {
+            assert!(app.client(Some(&format!("lwt_{i}")), Use::Bearer, peer).await.is_err());
+        }
+        let wrong = app.client(Some("lwt_x"), Use::Bearer, peer).await.unwrap_err();
+        assert_eq!(wrong.code, "too_many_wrong_tokens");
+        assert_eq!(app.client(Some("lwt_right"), Use::Bearer, peer).await.unwrap().name, "ann");
+    });
+}
+
+#[test]
 fn as_many_requests_wait_as_the_limit_says_and_an_end_makes_room() {
     let waiting = AtomicUsize::new(0);
     let mut all: Vec<Waits<'_>> = (0..WAITING_MAX).map(|_| Waits::new(&waiting).expect("a place")).collect();
