@@ -6,7 +6,7 @@ mod fleet;
 use diagnose::{Component, Diagnosis, examine, rail_sweep};
 use fleet::Fleet;
 use fleet::SIZE;
-use topology::HostId;
+use topology::{Allocation, GpuMask, HostId};
 
 fn examined(fleet: &mut Fleet, readings: usize) -> Diagnosis {
     let rows = fleet.readings(0..readings);
@@ -115,5 +115,41 @@ fn a_healthy_site_is_accused_of_nothing_by_a_sweep_and_soon_no_further_reading_i
         let (d, readings) = asked(&mut Fleet::new(16, false, seed), 30);
         assert!(d.defects.is_empty() && d.shared.is_empty(), "seed {seed}: {:?}", named(&d));
         assert!(readings < 20, "seed {seed}: {readings} readings");
+    }
+}
+
+/// Jobs on whole hosts below one leaf switch are slow from some time on, and no job over other switches has run since: the switch may be slow,
+/// or any rail. The readings that the diagnosis asks for tell.
+#[test]
+fn a_switch_that_became_slow_is_found_from_jobs_below_it() {
+    let is_leaf = |p: &predict::Part| matches!(p, predict::Part::Switch { switch, .. } if switch == "leaf 0");
+    for seed in 0..3 {
+        let mut fleet = Fleet::new(64, true, seed);
+        let cluster = fleet.cluster.clone();
+        let below = (0..32).flat_map(|h| (0..8).map(move |n| Component::Nic(HostId(h), n)));
+        fleet.defects = below.map(|c| (c, 0.5, 60)).collect();
+        let mut rows = fleet.readings(0..60);
+        for pair in 0..6u32 {
+            let job = Allocation::new([2 * pair, 2 * pair + 1].map(|h| (HostId(h), GpuMask(0xff))));
+            rows.push(fleet.measure(job, 60 + pair as usize));
+        }
+        let examined = |rows: &[store::Measurement]| {
+            examine(&cluster, rows, None, fabric::Constants::default()).expect("examined")
+        };
+        let (mut d, mut model) = examined(&rows);
+        assert!(d.defects.is_empty(), "seed {seed}: {:?}", named(&d));
+        let found = d.either.first().unwrap_or_else(|| panic!("seed {seed}: {} outliers", d.outliers.len()));
+        assert!(found.probability > 0.9 && found.parts.iter().any(|p| is_leaf(&p.1.part)), "seed {seed}: {found:?}");
+        for number in 66..76 {
+            if d.shared.iter().any(|s| is_leaf(&s.part)) {
+                break;
+            }
+            let read = rows.iter().map(|m| m.allocation.clone()).collect();
+            let Some(next) = d.next_reading(&model, &fleet.cluster.usable(), SIZE, &read) else { break };
+            rows.push(fleet.measure(next, number));
+            (d, model) = examined(&rows);
+        }
+        let shared: Vec<&predict::Part> = d.shared.iter().map(|s| &s.part).collect();
+        assert!(shared.len() == 1 && is_leaf(shared[0]), "seed {seed}: {shared:?} after {} readings", rows.len());
     }
 }

@@ -27,6 +27,10 @@ pub(super) const SDS: [f64; 7] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.14];
 const SD_PRIOR: [f64; 7] = [0.2, 0.4, 0.28, 0.1, 0.017, 0.002, 0.001];
 /// Prior probabilities of [`OUTLIER_SHARES`].
 const OUTLIERS_PRIOR: [f64; 4] = [0.97, 0.02, 0.008, 0.002];
+/// Share of the moments drawn for a new part that are those of readings which nothing explains.
+const UNEXPLAINED_SHARE: f64 = 0.2;
+/// Standard deviations below its expectation from which on nothing explains a reading.
+const UNEXPLAINED_SDS: f64 = 3.0;
 /// Index in [`SDS`] at the start.
 const SD_START: usize = 3;
 /// Weights below the largest by this factor (of the logarithm) count as 0.
@@ -111,20 +115,39 @@ impl Problem {
         }
     }
 
-    /// Draws the moment of an empty slot from its prior.
-    fn any_start(&self, rng: &mut ChaCha8Rng) -> u32 {
-        reached(self.start_prior.iter().copied(), rng.random()).map_or(0, |i| self.starts[i])
+    /// By moment: how often a new part is tried there, given what the other parts explain. A part that became slow lately has a rare moment,
+    /// which its prior alone would hardly ever try: some are those of readings that nothing explains.
+    fn tried_starts(&self, s: &State, explained: &[f64]) -> Vec<f64> {
+        let unexplained = |i: &u32| {
+            let r = &self.readings[*i as usize];
+            let off = r.ln_ratio - s.offsets[r.class] - s.latency * r.latency - explained[*i as usize];
+            off < -UNEXPLAINED_SDS * SDS[s.sd]
+        };
+        let mut tried = self.start_prior.clone();
+        let found: Vec<usize> = (1..tried.len()).filter(|k| unexplained(&self.starts[*k])).collect();
+        if !found.is_empty() {
+            tried.iter_mut().for_each(|p| *p *= 1.0 - UNEXPLAINED_SHARE);
+            found.iter().for_each(|k| tried[*k] += UNEXPLAINED_SHARE / found.len() as f64);
+        }
+        tried
     }
 
     /// Draws the part of one slot given all others. `weight` is that of the readings against the prior, 0 to 1.
     fn draw_slot(&self, s: &mut State, k: usize, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
-        let start = s.slots[k].1;
         let explained = self.explained(s, Some(k));
+        let tried = self.tried_starts(s, &explained);
+        // The moment of an empty slot means nothing, so that it may be drawn from any distribution, if the odds of a part at this moment are
+        // corrected by it (Carlin and Chib 1995).
+        if s.slots[k].0.is_none() {
+            s.slots[k].1 = reached(tried.iter().copied(), rng.random()).map_or(0, |i| self.starts[i]);
+        }
+        let start = s.slots[k].1;
+        let moment = self.starts.binary_search(&start).unwrap_or(0);
         let n = self.readings.len();
         work.base.clear();
         work.base.extend((0..n).map(|i| self.ln_density(s, i, explained[i])));
         // Expected number of parts in this slot, if there is no reading.
-        let odds = s.expected / PARTS_MAX as f64;
+        let odds = s.expected / PARTS_MAX as f64 * self.start_prior[moment] / tried[moment];
         // By row of a reading and share: the gain of the reading's density, the same for all groups of the row.
         let rows = self.readings.last().map_or(0, |r| r.rows_before as usize + r.rows.len());
         work.gains.clear();
@@ -207,10 +230,7 @@ impl Problem {
         // Moments of the parts.
         if self.starts.len() > 1 {
             for k in 0..s.slots.len() {
-                let Some(element) = s.slots[k].0 else {
-                    s.slots[k].1 = self.any_start(rng);
-                    continue;
-                };
+                let Some(element) = s.slots[k].0 else { continue };
                 let others = self.explained(s, Some(k));
                 let mut gains = vec![0.0; self.readings.len() + 1];
                 for &(i, row) in &self.groups[element.0 as usize].touched {
@@ -316,7 +336,6 @@ impl Problem {
                 self.draw_slot(s, k, weight, work, rng);
             }
         }
-        // Empty slots without a moment have the same probability of staying empty, so one evaluation serves all.
         let mut empty: Vec<usize> = (0..s.slots.len()).filter(|k| s.slots[*k].0.is_none()).collect();
         for _ in 0..2 {
             let Some(k) = empty.pop() else { break };
