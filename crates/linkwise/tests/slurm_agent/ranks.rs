@@ -1,7 +1,7 @@
 //! The order of ranks in jobs of a real Slurm.
 
-use crate::{lab, setup};
 use crate::lab::{Setup, repository};
+use crate::{lab, setup};
 
 /// Linkwise's order reaches `srun` by the hostfile, if the site says so.
 #[test]
