@@ -70,14 +70,12 @@ impl Hosts {
             let Some(spare) = self.spare.checked_sub(t * self.left_most) else { break };
             let skips_max = (spare / self.skipped_most).min(self.number - t);
             let mut orders = 1u64; // of t taken hosts and s skipped ones
-            for s in 0..=skips_max {
-                if s > 0 {
-                    orders = orders.saturating_mul(s + t) / s;
-                }
+            for s in 1..=skips_max + 1 {
                 sum += orders;
                 if sum > most {
                     return sum;
                 }
+                orders = orders.saturating_mul(s + t) / s;
             }
         }
         sum
