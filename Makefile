@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build wheel test-wheel test-torch test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri soak-server test-otel bench-slurm
+.PHONY: help setup build wheel test-wheel test-torch test test-nccl-matrix build-plugin sanitize-plugin sanitize-net test-plugin-matrix test-plugin-hostile test-net-deaths demo audit bench bench-place bench-net bench-nccl bench-server fmt fuzz fuzz-server miri soak-server test-otel test-server-kills bench-slurm
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
@@ -129,6 +129,9 @@ fuzz: ## fuzz every reader, ten minutes each (needs a nightly toolchain)
 
 test-otel: ## the spans of a server with the feature `otel`, decoded by a collector
 	@scripts/cargo.sh test --locked --workspace --features linkwise/otel,server/otel-test --test otel
+
+test-server-kills: ## servers killed 100 times and PostgreSQL 10 times under load, a full disk, cuts and clock jumps; about 5 minutes, goes on where it was cut off, needs root
+	@scripts/server-kills.sh
 
 fuzz-server: ## requests made from the server's OpenAPI document, ten minutes (needs python3 and the package index)
 	@scripts/fuzz-server.sh

@@ -10,6 +10,7 @@
 
 mod best;
 mod branch_and_bound;
+mod least;
 
 use crate::objective::Objective;
 use crate::options::{HostOptions, host_options};

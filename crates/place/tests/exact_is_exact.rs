@@ -147,3 +147,52 @@ fn on_1280_equal_hosts_the_exact_search_ends_with_an_answer_or_a_refusal() {
         }
     }
 }
+
+/// The branches that a search asked about. All other answers are the model's.
+struct Counted<'a>(&'a Model, std::sync::atomic::AtomicU64);
+
+impl BandwidthModel for Counted<'_> {
+    fn kind(&self) -> &'static str {
+        "counted"
+    }
+    fn share_table(&self, s: Bytes) -> &predict::HostShareTable {
+        self.0.share_table(s)
+    }
+    fn means(&self, s: Bytes, c: &Candidates, o: &mut Vec<f64>) {
+        self.0.means(s, c, o);
+    }
+    fn predict(&self, s: Bytes, p: &[predict::HostShare]) -> predict::Prediction {
+        self.0.predict(s, p)
+    }
+    fn mean(&self, s: Bytes, p: &[predict::HostShare]) -> f64 {
+        self.0.mean(s, p)
+    }
+    fn upper_bound_hosts_or_more(&self, intra: f64, nic: f64, hosts: usize, gpus: usize) -> Option<f64> {
+        self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.upper_bound_hosts_or_more(intra, nic, hosts, gpus)
+    }
+    fn limit(&self, s: Bytes, p: &[predict::HostShare]) -> predict::bound::Limit {
+        self.0.limit(s, p)
+    }
+    fn repeat_noise(&self) -> f64 {
+        0.0
+    }
+}
+
+/// A server on which many clients asked such questions worked on each for seconds before it refused.
+#[test]
+fn a_search_that_is_certain_to_be_too_large_is_refused_before_it_begins() {
+    let mut cluster = catalog::cluster("h100").unwrap();
+    cluster.hosts = (0..1280).map(|i| topology::Host { name: format!("n{i}"), ..topology::Host::default() }).collect();
+    let pair = Allocation::new([(HostId(0), GpuMask::first(8)), (HostId(1), GpuMask::first(8))]);
+    let row = Measurement::new(pair, Collective::AllReduce, SIZE, Bandwidth::from_gb_per_s(300.0), Source::Simulated);
+    let model = fit(&cluster, &[row], &FitOptions::of(Kind::Bound)).unwrap().0;
+    for k in [17, 64, 512, 9_000] {
+        let counted = Counted(&model, 0.into());
+        let e = exact(&cluster, &counted, &Request::new(k, cluster.usable(), SIZE), 3).unwrap_err();
+        assert_eq!(e.code(), "too_large_for_exact");
+        let branches = counted.1.into_inner();
+        // A few questions for every count of GPUs on every host.
+        assert!(branches < 50_000, "{k} GPUs: {branches} branches");
+    }
+}

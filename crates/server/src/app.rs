@@ -34,8 +34,10 @@ pub struct App {
     /// Tokens of addresses that sent too many wrong ones.
     examined: Rates,
     /// Permits for calls of the engine, by kind.
-    workers: [Arc<Semaphore>; 3],
+    workers: [Arc<Semaphore>; 4],
     waiting: AtomicUsize,
+    /// Those of them whose work is long.
+    waiting_long: AtomicUsize,
     /// Permits for streams of events.
     pub streams: Arc<Semaphore>,
     /// True from the first token on.
@@ -87,6 +89,7 @@ impl App {
             examined: Rates::new(limits::EXAMINED_PER_S, limits::EXAMINED_PER_S),
             workers: Kind::ALL.map(|k| Arc::new(Semaphore::new(limits::workers(k)))),
             waiting: AtomicUsize::new(0),
+            waiting_long: AtomicUsize::new(0),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
             asks_for_tokens: AtomicBool::new(false),
             known: Mutex::new(HashMap::new()),
@@ -125,8 +128,10 @@ impl App {
         kind: Kind,
         work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, Problem> {
-        let waits = Waits::new(&self.waiting)?;
-        self.work_after(kind, Some(waits), work).await
+        let long =
+            (kind == Kind::Long).then(|| Waits::new(&self.waiting_long, limits::LONG_WAITING_MAX)).transpose()?;
+        let waits = Waits::new(&self.waiting, limits::WAITING_MAX)?;
+        self.work_after(kind, Some((waits, long)), work).await
     }
 
     /// [`App::work`] that no flood of requests keeps out: leases end, tasks go on and metrics are read meanwhile.
@@ -149,7 +154,7 @@ impl App {
     async fn work_after<T: Send + 'static>(
         &self,
         kind: Kind,
-        waits: Option<Waits<'_>>,
+        waits: Option<(Waits<'_>, Option<Waits<'_>>)>,
         work: impl FnOnce(&Engine) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, Problem> {
         let start = Instant::now();
@@ -189,11 +194,7 @@ impl App {
         }
         let who = client.clone();
         let decides = matches!(request, Request::Place(_));
-        let kind = match &request {
-            Request::Place(r) if r.commit.is_none() => Kind::Question,
-            Request::Diagnose(_) | Request::Explain(_) => Kind::Question,
-            _ => Kind::Change,
-        };
+        let kind = kind_of(&request);
         let asked = crate::page::Memory::asked(&request);
         let name = name_of(&request);
         let (start, sees_all) = (Instant::now(), view.is_none());
@@ -371,7 +372,21 @@ impl Entry {
     }
 }
 
-/// The kind of a request, for its span.
+/// Searches that examine every candidate.
+const LONG_SEARCHES: [&str; 2] = ["exact", "oracle"];
+
+/// Whose workers take a request.
+fn kind_of(request: &Request) -> Kind {
+    match request {
+        Request::Place(r) if r.search.as_deref().is_some_and(|s| LONG_SEARCHES.contains(&s)) => Kind::Long,
+        Request::Diagnose(_) => Kind::Long,
+        Request::Place(r) if r.commit.is_none() => Kind::Question,
+        Request::Explain(_) => Kind::Question,
+        _ => Kind::Change,
+    }
+}
+
+/// What a request does, for its span.
 fn name_of(request: &Request) -> &'static str {
     match request {
         Request::Place(r) if r.commit.is_some() => "place and allocate",
@@ -397,8 +412,8 @@ pub fn by(client: &Client) -> By<'_> {
 struct Waits<'a>(&'a AtomicUsize);
 
 impl<'a> Waits<'a> {
-    fn new(waiting: &'a AtomicUsize) -> Result<Self, Problem> {
-        if waiting.fetch_add(1, Ordering::AcqRel) >= limits::WAITING_MAX {
+    fn new(waiting: &'a AtomicUsize, most: usize) -> Result<Self, Problem> {
+        if waiting.fetch_add(1, Ordering::AcqRel) >= most {
             waiting.fetch_sub(1, Ordering::AcqRel);
             return Err(overloaded());
         }

@@ -25,6 +25,8 @@ pub const HEADERS_MAX: usize = 64;
 pub const WORK_TIME: Duration = Duration::from_secs(60);
 /// Maximum number of requests that wait for a worker; more is 503 `overloaded`.
 pub const WAITING_MAX: usize = 1024;
+/// Maximum number of requests with long work that wait, among these; more is 503 `overloaded`.
+pub const LONG_WAITING_MAX: usize = 64;
 /// Maximum number of connections; more is 503 `too_many_connections`, and the connection is closed.
 pub const CONNECTIONS_MAX: usize = 2048;
 /// Maximum number of open streams of events; more is 503 `too_many_streams`.
@@ -42,7 +44,7 @@ pub const EXAMINED_PER_S: f64 = 100.0;
 pub const CLIENTS_MAX: usize = 10_000;
 /// Number of slow tasks that wait; more is 503 `too_many_tasks`.
 pub const TASKS_WAITING_MAX: usize = 8;
-/// Number of ended tasks whose results are kept; older ones are forgotten.
+/// Number of tasks that are kept; of more, the oldest ones that have ended are forgotten.
 pub const TASKS_KEPT_MAX: usize = 64;
 /// Longest result of a task that is kept, bytes.
 pub const TASK_RESULT_BYTES_MAX: usize = 8 << 20;
@@ -79,6 +81,7 @@ pub fn workers(kind: Kind) -> usize {
         Kind::Look => 2,
         Kind::Change => cores + 1, // commits wait for the disk
         Kind::Question => cores,
+        Kind::Long => (cores / 2).max(1), // the other cores stay for the rest
     }
 }
 
@@ -89,11 +92,13 @@ pub enum Kind {
     Look,
     /// Changes the state, or reads what is as long as the state.
     Change,
-    /// Computes without a change: choices without a commit, diagnoses, explanations.
+    /// Computes without a change: choices without a commit, explanations.
     Question,
+    /// Computes for seconds: diagnoses, and choices by a search that examines every candidate, also with a commit.
+    Long,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 3] = [Kind::Look, Kind::Change, Kind::Question];
+    pub const ALL: [Kind; 4] = [Kind::Look, Kind::Change, Kind::Question, Kind::Long];
 }

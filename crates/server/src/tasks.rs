@@ -316,7 +316,7 @@ async fn begin(
     let (here, who) = (app.clone(), client.clone());
     // The task runs although its client went away meanwhile, or waited for too long.
     let add = move |engine: &Engine| {
-        let (what, waiting_max, kept_max) = (work.what().word(), TASKS_WAITING_MAX, TASKS_KEPT_MAX + TASKS_WAITING_MAX);
+        let (what, waiting_max, kept_max) = (work.what().word(), TASKS_WAITING_MAX, TASKS_KEPT_MAX);
         let new = NewTask { what, waiting_max, kept_max, alone };
         let added = engine.add_task(&new, once.as_ref(), &crate::app::by(&who))?;
         if let (Some(id), false) = (added.value, added.repeated) {

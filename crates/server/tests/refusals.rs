@@ -219,15 +219,20 @@ fn a_server_listens_beyond_this_machine_only_if_it_is_forced() {
 }
 
 #[test]
-fn long_questions_delay_neither_allocations_nor_readiness() {
+fn long_searches_delay_neither_questions_nor_allocations_nor_readiness() {
     let server = Server::new(64);
     let done = AtomicUsize::new(0);
-    let workers = server::limits::workers(server::limits::Kind::Question);
     std::thread::scope(|s| {
-        for _ in 0..workers + 2 {
-            s.spawn(|| {
+        for i in 0..8 {
+            let (server, done) = (&server, &done);
+            s.spawn(move || {
                 // Counts its candidates for seconds and is refused, on a busy machine for its time.
-                let (status, code) = server.post("/v1/place", &json!({"gpus": 12, "search": "exact"})).code();
+                let mut request = json!({"gpus": 12, "search": "exact"});
+                if i % 2 == 0 {
+                    request["commit"] = format!("long-{i}").into();
+                }
+                let path = if i % 2 == 0 { "/v1/allocations" } else { "/v1/place" };
+                let (status, code) = server.post(path, &request).code();
                 done.fetch_add(1, Ordering::SeqCst);
                 let slow = [(503, "overloaded"), (504, "too_slow")].contains(&(status, &*code));
                 assert!(slow || (status, &*code) == (409, "too_large_for_exact"), "{status} {code}");
@@ -239,15 +244,17 @@ fn long_questions_delay_neither_allocations_nor_readiness() {
             number.parse::<usize>().unwrap()
         };
         let start = Instant::now();
-        while waiting() < 2 && done.load(Ordering::SeqCst) == 0 {
-            assert!(start.elapsed() < Duration::from_secs(60), "the questions do not wait for each other");
+        while waiting() < 4 && done.load(Ordering::SeqCst) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "the searches do not wait for each other");
         }
         let before = done.load(Ordering::SeqCst);
+        let asked = server.post("/v1/place", &json!({"gpus": 8}));
         let made = server.post("/v1/allocations", &json!({"gpus": 8, "commit": "job"}));
         let ready = server.get("/readyz");
-        assert_eq!((made.status, ready.status), (201, 200));
-        // With common workers the change would begin when all questions have begun: three have ended.
-        let ended = done.load(Ordering::SeqCst) - before;
-        assert!(ended < 3, "{ended} questions ended before");
+        assert_eq!((asked.status, made.status, ready.status), (200, 201, 200));
+        // With common workers each would begin when the searches before it have ended.
+        let ended = done.load(Ordering::SeqCst);
+        assert!(ended < 8, "the searches are not long any more");
+        assert!(ended - before < 3, "{} searches ended before", ended - before);
     });
 }

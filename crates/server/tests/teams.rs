@@ -92,7 +92,7 @@ fn a_task_of_another_server_of_the_state_is_answered_for_cancelled_and_lost_with
     let s = Server::new(2);
     // The other server: what it writes.
     let mut other = State::open(&s.folder.path().join("s.db")).unwrap();
-    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 72, alone: false };
+    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 64, alone: false };
     let add = |other: &mut State| begun(other, &new).unwrap();
     let shown = |id: u64| s.get(&format!("/v1/tasks/{id}")).json();
     let cancel = |id: u64| s.send("DELETE", &format!("/v1/tasks/{id}"), &[], b"").json()["state"].clone();
@@ -171,6 +171,19 @@ fn a_repeated_request_whose_task_is_forgotten_says_that_it_was_done() {
     let repeated = fit();
     assert_eq!(repeated.code(), (410, "task_forgotten".into()));
     assert!(repeated.text.contains(&format!("task {id}")) && repeated.text.contains("its result is forgotten"));
+}
+
+#[test]
+fn a_task_is_forgotten_after_as_many_newer_ones_as_the_limit_says() {
+    let s = Server::new(2);
+    let fit = |key: &str| s.post_once("/v1/models/fit", key, &json!({"kind": "nccl"}));
+    let first = fit("first").json()["id"].clone();
+    task(&s, &first);
+    for i in 1..=server::limits::TASKS_KEPT_MAX {
+        assert_eq!(fit("first").status, 202, "{i} newer tasks");
+        task(&s, &fit(&i.to_string()).json()["id"]);
+    }
+    assert_eq!(fit("first").code(), (410, "task_forgotten".into()));
 }
 
 #[test]

@@ -415,7 +415,7 @@ fn a_task_whose_commit_lost_its_answer_counts_as_begun_by_who_began_it() {
     let Some(server) = postgres::Server::start() else { return postgres::skip("tests_of_the_store_on_postgresql") };
     let relay = Relay::to(&server.socket());
     let mut state = State::init(Path::new(&relay.url(&server.database())), &cluster(1), 0.0).unwrap();
-    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 72, alone: false };
+    let new = NewTask { what: "fit", waiting_max: 8, kept_max: 64, alone: false };
     let by = By::from(1.0);
     let once = Once::new("k", "fit").unwrap();
     relay.swallow(Swallows::AnswerOfCommit);

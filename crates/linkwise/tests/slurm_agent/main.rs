@@ -10,6 +10,7 @@ mod bench;
 mod choices;
 mod faults;
 mod files;
+mod ranks;
 mod rules;
 mod server;
 

@@ -1,5 +1,6 @@
 //! Branch and bound, for models that can bound a branch.
 
+use super::least::least_nodes;
 use super::{PARTS_MAX, TIE, combinations};
 use crate::options::HostOptions;
 use crate::request::{Refusal, Request};
@@ -7,7 +8,7 @@ use crate::shape::{Left, Shape};
 use predict::{BandwidthModel, Candidates, HostShare};
 
 /// Visits only branches that can still hold one of the best `keep` candidates, and collects these. Returns the number
-/// of candidates judged.
+/// of candidates judged. Refused before the first visit if the visits are certain to be too many.
 pub(super) fn branch_and_bound(
     model: &dyn BandwidthModel,
     request: &Request,
@@ -17,19 +18,10 @@ pub(super) fn branch_and_bound(
     nodes_max: u64,
     out: &mut Candidates,
 ) -> Result<u64, Refusal> {
-    let mut walk = Walk {
-        model,
-        mean: model.evaluator(request.size),
-        request,
-        options,
-        shape,
-        keep,
-        nodes_max,
-        floor: Vec::new(),
-        nodes: 0,
-        leaves: 0,
-        out,
-    };
+    if shape.combinations().is_none() && least_nodes(model, request.gpus, options, nodes_max) > nodes_max {
+        return Err(Refusal::TooLarge { combinations: combinations(options, request.gpus), limit: nodes_max });
+    }
+    let mut walk = Walk::new(model, request, options, shape, keep, nodes_max, out);
     if walk.go(0, shape.start(), &mut Vec::new(), f64::INFINITY, f64::INFINITY) {
         Ok(walk.leaves)
     } else {
@@ -53,7 +45,20 @@ struct Walk<'a> {
     out: &'a mut Candidates,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(
+        model: &'a dyn BandwidthModel,
+        request: &'a Request,
+        options: &'a [HostOptions],
+        shape: &'a Shape,
+        keep: usize,
+        nodes_max: u64,
+        out: &'a mut Candidates,
+    ) -> Self {
+        let (mean, floor) = (model.evaluator(request.size), Vec::new());
+        Walk { model, mean, request, options, shape, keep, nodes_max, floor, nodes: 0, leaves: 0, out }
+    }
+
     /// The minimum value at which a candidate is kept.
     fn needed(&self) -> f64 {
         if self.floor.len() < self.keep { 0.0 } else { self.floor[self.keep - 1].0 * (1.0 - TIE) }
@@ -115,3 +120,6 @@ impl Walk<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ pub fn app(client_scope: Option<Scope>) -> (tempfile::TempDir, Arc<App>) {
 
 /// As many waiting requests as the server takes, until the value is dropped.
 pub fn flood(app: &App) -> Vec<impl Sized + '_> {
-    (0..WAITING_MAX).map(|_| Waits::new(&app.waiting).expect("a place")).collect()
+    (0..WAITING_MAX).map(|_| Waits::new(&app.waiting, WAITING_MAX).expect("a place")).collect()
 }
 
 pub fn run<T>(work: impl Future<Output = T>) -> T {
@@ -67,11 +67,60 @@ fn wrong_tokens_of_an_address_keep_no_token_out_that_is_in_use() {
 #[test]
 fn as_many_requests_wait_as_the_limit_says_and_an_end_makes_room() {
     let waiting = AtomicUsize::new(0);
-    let mut all: Vec<Waits<'_>> = (0..WAITING_MAX).map(|_| Waits::new(&waiting).expect("a place")).collect();
-    assert_eq!(Waits::new(&waiting).err().map(|p| (p.status, p.code.clone())), Some((503, "overloaded".into())));
+    let mut all: Vec<Waits<'_>> =
+        (0..WAITING_MAX).map(|_| Waits::new(&waiting, WAITING_MAX).expect("a place")).collect();
+    assert_eq!(
+        Waits::new(&waiting, WAITING_MAX).err().map(|p| (p.status, p.code.clone())),
+        Some((503, "overloaded".into()))
+    );
     all.pop();
-    let last = Waits::new(&waiting);
-    assert!(last.is_ok() && Waits::new(&waiting).is_err());
+    let last = Waits::new(&waiting, WAITING_MAX);
+    assert!(last.is_ok() && Waits::new(&waiting, WAITING_MAX).is_err());
     drop((all, last));
     assert_eq!(waiting.load(Ordering::Acquire), 0);
+}
+
+#[test]
+fn long_work_that_waits_takes_only_its_own_places() {
+    let (_folder, app) = app(None);
+    run(async {
+        let all = u32::try_from(limits::workers(Kind::Long)).unwrap();
+        let busy = app.workers[Kind::Long as usize].clone().acquire_many_owned(all).await.unwrap();
+        let long: Vec<_> = (0..limits::LONG_WAITING_MAX)
+            .map(|_| {
+                tokio::spawn({
+                    let app = app.clone();
+                    async move { app.work_as(Kind::Long, |_| Ok(())).await }
+                })
+            })
+            .collect();
+        while app.waiting() < limits::LONG_WAITING_MAX {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(app.work_as(Kind::Long, |_| Ok(())).await.unwrap_err().code, "overloaded");
+        for kind in [Kind::Look, Kind::Change, Kind::Question] {
+            assert!(app.work_as(kind, |_| Ok(())).await.is_ok(), "{kind:?}");
+        }
+        drop(busy);
+        for work in long {
+            assert!(work.await.unwrap().is_ok());
+        }
+        assert_eq!((app.waiting(), app.waiting_long.load(Ordering::Acquire)), (0, 0));
+    });
+}
+
+#[test]
+fn searches_that_examine_every_candidate_are_long_also_with_a_commit() {
+    let (_folder, app) = app(None);
+    let request = |text: &str| Request::Place(serde_json::from_str(text).unwrap());
+    let kind = |text: &str| kind_of(&request(text));
+    assert_eq!(kind(r#"{"gpus": 8}"#), Kind::Question);
+    assert_eq!(kind(r#"{"gpus": 8, "commit": "a"}"#), Kind::Change);
+    for search in LONG_SEARCHES {
+        let known = request(&format!(r#"{{"gpus": 2, "search": "{search}"}}"#));
+        assert!(app.engine.handle(&known, by(&Client::new("local", Scope::Administer))).is_ok(), "{search}");
+        for more in ["", r#", "commit": "a""#] {
+            assert_eq!(kind(&format!(r#"{{"gpus": 8, "search": "{search}"{more}}}"#)), Kind::Long);
+        }
+    }
 }

@@ -85,12 +85,14 @@ pub fn lock_waits() -> (u64, Duration) {
     (LOCKS.load(Ordering::Relaxed), Duration::from_micros(LOCK_WAIT_US.load(Ordering::Relaxed)))
 }
 
-/// Takes a lock, and counts that.
-fn counted<T>(take: impl FnOnce() -> T) -> T {
+/// Takes a lock, and counts that. A database that cannot be reached made nobody wait for a lock.
+fn counted<T>(take: impl FnOnce() -> Result<T, SqlError>) -> Result<T, SqlError> {
     let begin = Instant::now();
     let taken = take();
-    LOCKS.fetch_add(1, Ordering::Relaxed);
-    LOCK_WAIT_US.fetch_add(begin.elapsed().as_micros() as u64, Ordering::Relaxed);
+    if !matches!(taken, Err(SqlError::Lost(_) | SqlError::Unknown(_) | SqlError::Other(_))) {
+        LOCKS.fetch_add(1, Ordering::Relaxed);
+        LOCK_WAIT_US.fetch_add(begin.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
     taken
 }
 
@@ -444,13 +446,14 @@ impl Db {
                 let c = file.conn().map_err(&fail)?;
                 let failed = |e: rusqlite::Error| fail(e.into());
                 let behavior = rusqlite::TransactionBehavior::Immediate;
-                let tx = counted(|| rusqlite::Transaction::new_unchecked(c, behavior)).map_err(failed)?;
+                let take = || Ok(rusqlite::Transaction::new_unchecked(c, behavior)?);
+                let tx = counted(take).map_err(&fail)?;
                 let value = work(&Sql::new(Conn::Sqlite(&tx)))?; // an error drops the transaction, which rolls it back
                 tx.commit().map_err(failed)?;
                 Ok(value)
             }
             Db::Postgres(link) => {
-                let tx = counted(|| link.begin_write()).map_err(&fail)?;
+                let tx = link.begin_write().map_err(&fail)?;
                 let value = work(&Sql::new(Conn::Postgres(link)))?;
                 tx.commit().map_err(fail)?;
                 Ok(value)

@@ -7,7 +7,7 @@
 
 use super::call::{CallError, Caller};
 use super::tls::{Tls, driver_options};
-use super::{SqlError, Tables, Val};
+use super::{SqlError, Tables, Val, counted};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -164,17 +164,17 @@ impl Link {
     }
 
     /// Begins a transaction; a connection that turns out to be broken is made again once.
-    fn begin(&self, sql: &str) -> Result<Tx<'_>, SqlError> {
+    fn begin(&self, begin: impl Fn() -> Result<(), SqlError>) -> Result<Tx<'_>, SqlError> {
         let was_broken = self.is_broken();
         if was_broken {
             self.connect()?;
         }
         self.failed.set(false);
-        let begun = match self.batch(sql, TURN_MAX) {
+        let begun = match begin() {
             Err(SqlError::Lost(_)) if !was_broken => {
                 self.connect()?;
                 self.failed.set(false);
-                self.batch(sql, TURN_MAX)
+                begin()
             }
             begun => begun,
         };
@@ -188,7 +188,7 @@ impl Link {
     pub fn begin_write(&self) -> Result<Tx<'_>, SqlError> {
         let Tables { schema, part, .. } = self.tables;
         // A site that turned synchronous_commit off, or asks for more than `on`, must not lose what linkwise acknowledged.
-        self.begin(&format!(
+        let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
              SET LOCAL lock_timeout TO '{LOCK_TIMEOUT_S}s'; \
              SELECT pg_advisory_xact_lock({LOCK_CLASS}, {part}); \
@@ -197,12 +197,15 @@ impl Link {
              SET LOCAL statement_timeout TO '{STATEMENT_TIMEOUT_S}s'; \
              SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' \
              ELSE current_setting('synchronous_commit') END, true)"
-        ))
+        );
+        // A new connection, where one is needed, is made before the time begins.
+        self.begin(|| counted(|| self.batch(&sql, TURN_MAX)))
     }
 
     /// Begins a transaction that reads one moment.
     pub fn begin_read(&self) -> Result<Tx<'_>, SqlError> {
-        self.begin(&self.reading())
+        let sql = self.reading();
+        self.begin(|| self.batch(&sql, TURN_MAX))
     }
 
     fn reading(&self) -> String {

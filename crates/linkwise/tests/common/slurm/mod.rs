@@ -308,10 +308,20 @@ impl Lab {
         }
     }
 
+    /// What an operator does for nodes that Slurm drained because a controller that was killed before it wrote the start of a job started it again, while
+    /// its first run was still there.
+    fn resume_duplicates(&self) {
+        let drained = self.client("sinfo", &["-h", "-N", "-p", "main", "-t", "drained", "-o", "%N %E"]);
+        for node in drained.lines().filter_map(|l| l.strip_suffix(" Duplicate jobid")) {
+            self.client("scontrol", &["update", &format!("NodeName={node}"), "State=resume"]);
+        }
+    }
+
     /// What an operator does for jobs that Slurm put back: they start before Slurm's two minutes, and those held because their slurmd died at their
     /// launch are released. Not before the first run is gone from its node: a slurmd that still ends the first run ends the second with it, with and
     /// without the plugin. Call it again and again.
     pub fn hurry(&self, since: &mut BTreeMap<String, Instant>) {
+        self.resume_duplicates();
         let waiting = self.client("squeue", &["-h", "-t", "pending", "-o", "%i %r"]);
         let of = |l: &str| {
             let (id, why) = l.split_once(' ')?;
