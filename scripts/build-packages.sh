@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Makes the packages of a release from the wheel, whose programs run with glibc 2.28 and later: nothing is compiled here.
 #
-#   scripts/build-packages.sh [WHEEL] [OUT]      default: the newest wheel in out/, and out/release
+#   scripts/build-packages.sh [WHEEL] [OUT]      default: the newest wheel in out/ for this machine, and out/release
+#
+# A wheel for another machine, such as aarch64, needs the wheel of the same version for this machine beside it: its command writes the manual pages and the
+# shells' completion, which are the same for every machine.
 #
 # OUT gets linkwise_VERSION_amd64.deb, linkwise-VERSION-1.x86_64.rpm (where rpmbuild is), linkwise-VERSION-x86_64-linux.tar.xz, an SBOM
 # (CycloneDX) and SHA256SUMS. The same wheel gives the same bytes: names are sorted, times are those of SOURCE_DATE_EPOCH, else of the last commit.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-newest() { find out -maxdepth 1 -name 'linkwise-*manylinux_2_28*.whl' -printf '%T@ %p\n' 2>/dev/null | sort -rn | sed -n '1s/^[^ ]* //p'; }
+newest() { find out -maxdepth 1 -name "linkwise-*manylinux_2_28_$(uname -m).whl" -printf '%T@ %p\n' 2>/dev/null | sort -rn | sed -n '1s/^[^ ]* //p'; }
 wheel=${1:-$(newest)} out=${2:-out/release}
 [ -f "$wheel" ] || fail "no wheel ${wheel:-for glibc 2.28 in out/}; \`make wheel\` makes one"
 have dpkg-deb || fail "no dpkg-deb here"
@@ -32,10 +35,19 @@ python3 -m zipfile -e "$wheel" "$work/wheel"
 data=$work/wheel/linkwise-$version.data
 chmod 0755 "$data"/scripts/*
 command=$data/scripts/linkwise
-[ "$("$command" --version)" = "linkwise $version" ] || fail "the wheel's command does not run here"
-"$command" man "$work/man"
+# The command that runs here: the wheel's, else that of the wheel for this machine.
+runs=$command
+if [ "$machine" != "$(uname -m)" ]; then
+  other=${wheel%"_$machine.whl"}_$(uname -m).whl
+  [ -f "$other" ] || fail "no wheel $other, whose command writes the manual pages for those of $machine; \`make wheel\` makes one"
+  python3 -m zipfile -e "$other" "$work/here"
+  runs=$work/here/linkwise-$version.data/scripts/linkwise
+  chmod 0755 "$runs"
+fi
+[ "$("$runs" --version)" = "linkwise $version" ] || fail "the command of the wheel for $(uname -m) does not run here"
+"$runs" man "$work/man"
 gzip -9n "$work"/man/*.1
-for shell in bash zsh fish; do "$command" completion $shell >"$work/completion.$shell"; done
+for shell in bash zsh fish; do "$runs" completion $shell >"$work/completion.$shell"; done
 
 # tree FOLDER ZSH: what deb and rpm install; they differ in the folder of zsh's completions.
 tree() {

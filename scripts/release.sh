@@ -9,6 +9,23 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
 export SOURCE_DATE_EPOCH
+# Everything that a release needs, before the first build.
+missing=()
+needs() { have "$1" || missing+=("$1 ($2)"); }
+needs readelf binutils
+needs python3 python3
+needs dpkg-deb dpkg
+needs rpmbuild rpm
+needs xz xz-utils
+needs mmdebstrap mmdebstrap
+needs curl curl
+[ "$(id -u)" = 0 ] || missing+=("root's rights (for chroot)")
+scripts/build-wheel.sh --has-zig || missing+=("zig (python3 -m pip install ziglang)")
+if [ ${#missing[@]} != 0 ]; then
+  printf '%s; ' "${missing[@]}" | sed 's/; $/\n/; s/^/error: a release needs, and this machine lacks: /' >&2
+  exit 1
+fi
+require_rust
 rm -rf out/release out/second
 mkdir -p out/release out/second
 # build SOURCE TARGET OUT: the wheel of the sources in SOURCE, built in the folder TARGET.
@@ -29,11 +46,10 @@ sources() {
     if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi # not one that the working tree has deleted
   done
 }
-require_rust
 say "release: 1 of 4: the wheel"
 build "$root" "${CARGO_TARGET_DIR:-$root/target}" "$root/out"
-wheel=$(find out -maxdepth 1 -name 'linkwise-*manylinux_2_28*.whl' -printf '%T@ %p\n' | sort -rn | sed -n '1s/^[^ ]* //p')
-[ -n "$wheel" ] || fail "the wheel is not for glibc 2.28: zig is missing (python3 -m pip install ziglang)"
+wheel=$(find out -maxdepth 1 -name "linkwise-*manylinux_2_28_$(uname -m).whl" -printf '%T@ %p\n' | sort -rn | sed -n '1s/^[^ ]* //p')
+[ -n "$wheel" ] || fail "the wheel is not for glibc 2.28"
 if [ "${LINKWISE_TEST_ONE_BUILD:-}" = 1 ]; then
   say "SKIP release: the wheel was built once (LINKWISE_TEST_ONE_BUILD)"
 else
