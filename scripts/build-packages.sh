@@ -64,8 +64,7 @@ tree() {
   install -D -m 0644 "$work/completion.zsh" "$to/usr/share/zsh/$2/_linkwise"
   install -d "$to/usr/share/doc/linkwise"
   install -m 0644 docs/server.md docs/install.md "$to/usr/share/doc/linkwise/"
-  install -m 0644 LICENSE "$to/usr/share/doc/linkwise/copyright"
-  gzip -9nc CHANGELOG.md >"$to/usr/share/doc/linkwise/changelog.gz"
+  gzip -9nc CHANGELOG.md >"$to/usr/share/doc/linkwise/CHANGELOG.md.gz"
 }
 same_times() { find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; }
 
@@ -73,6 +72,23 @@ same_times() { find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; }
 deb=$work/deb
 tree "$deb" vendor-completions
 install -d "$deb/DEBIAN"
+# What Debian's policy asks for: a changelog in its own form, and the licence by its name.
+changes="linkwise ($version) unstable; urgency=medium
+
+  * /usr/share/doc/linkwise/CHANGELOG.md.gz says what is new.
+
+ -- linkwise <linkwise@localhost>  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
+printf '%s\n' "$changes" | gzip -9n >"$deb/usr/share/doc/linkwise/changelog.gz"
+cat >"$deb/usr/share/doc/linkwise/copyright" <<'COPYRIGHT'
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+
+Files: *
+Copyright: the authors of linkwise
+License: Apache-2.0
+ The full text is in /usr/share/common-licenses/Apache-2.0. The libraries in the
+ programs and their licences are in the release's SBOM.
+COPYRIGHT
+chmod 0644 "$deb"/usr/share/doc/linkwise/*
 install -m 0755 packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$deb/DEBIAN/"
 printf '/etc/linkwise/serve.env\n' >"$deb/DEBIAN/conffiles"
 cat >"$deb/DEBIAN/control" <<CONTROL
@@ -97,6 +113,7 @@ dpkg-deb --root-owner-group -Zxz --build "$deb" "$out/linkwise_${version}_$deb_m
 # rpm
 if have rpmbuild; then
   tree "$work/rpm" site-functions
+  install -m 0644 LICENSE "$work/rpm/usr/share/doc/linkwise/"
   same_times "$work/rpm"
   rpmbuild --quiet -bb --target "$machine-linux" --define "_topdir $work/rpmbuild" --define "_rpmdir $work/rpms" --define "tree $work/rpm" \
     --define "release_version $version" --define "_buildhost linkwise" --define "use_source_date_epoch_as_buildtime 1" \

@@ -54,15 +54,14 @@ if [ "${LINKWISE_TEST_ONE_BUILD:-}" = 1 ]; then
   say "SKIP release: the wheel was built once (LINKWISE_TEST_ONE_BUILD)"
 else
   say "release: 2 of 4: the wheel again, from nothing, from a copy of the sources in a folder whose name has another length"
-  # The files of this working tree, not of the last commit: both builds are of the same sources. The folder is named after them and kept until both builds
-  # are done, so that a build that was cut off goes on.
+  # The files of this working tree, not of the last commit: both builds are of the same sources. The folder is named after them and kept until the release
+  # is done, so that one that was cut off goes on.
   second=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}/release
   elsewhere=$second/$(sources | xargs -0 sha256sum | sha256sum | cut -c1-16)
   [ -d "$elsewhere" ] || rm -rf "$second"
   copy_sources "$elsewhere/another/folder"
   build "$elsewhere/another/folder" "$elsewhere/target" "$root/out/second"
   cmp "$wheel" out/second/*.whl || fail "two builds of the wheel differ"
-  rm -rf "$second"
   say "two builds of the wheel have the same bytes"
 fi
 say "release: 3 of 4: packages"
@@ -73,3 +72,4 @@ rm -rf out/second
 say "two builds of the packages have the same bytes"
 say "release: 4 of 4: tests in clean systems"
 scripts/test-packages.sh out/release
+rm -rf "${second:-}"

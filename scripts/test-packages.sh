@@ -85,7 +85,6 @@ deb)
   bin=linkwise
   ;;
 rpm)
-  quietly "${apt[@]}" install rpm
   all_files >$before
   start_of_install
   # The database of rpm is empty on Debian: what the package requires is checked by name.
@@ -95,7 +94,6 @@ rpm)
   bin=linkwise
   ;;
 tarball)
-  command -v xz >/dev/null || quietly "${apt[@]}" install xz-utils
   all_files >$before
   start_of_install
   mkdir /opt/linkwise
