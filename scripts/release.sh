@@ -36,15 +36,15 @@ build() {
   cflags="-ffile-prefix-map=$1=linkwise -ffile-prefix-map=$2=target -ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=cargo"
   (cd "$1" && env "CFLAGS_${machine//-/_}=$cflags" CARGO_TARGET_DIR="$2" scripts/build-wheel.sh "$3")
 }
-# copy_sources TO: what git knows or does not ignore.
+# sources [PATH...]: what git knows or does not ignore.
+sources() {
+  git ls-files -z --cached --others --exclude-standard -- "$@" | while IFS= read -r -d '' file; do
+    if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi # not one that the working tree has deleted
+  done
+}
 copy_sources() {
   mkdir -p "$1"
   sources | tar --null --no-recursion -T - -cf - | tar -C "$1" -xf -
-}
-sources() {
-  git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
-    if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi # not one that the working tree has deleted
-  done
 }
 say "release: 1 of 4: the wheel"
 build "$root" "${CARGO_TARGET_DIR:-$root/target}" "$root/out"
@@ -54,10 +54,10 @@ if [ "${LINKWISE_TEST_ONE_BUILD:-}" = 1 ]; then
   say "SKIP release: the wheel was built once (LINKWISE_TEST_ONE_BUILD)"
 else
   say "release: 2 of 4: the wheel again, from nothing, from a copy of the sources in a folder whose name has another length"
-  # The files of this working tree, not of the last commit: both builds are of the same sources. The folder is named after them and kept until the release
-  # is done, so that one that was cut off goes on.
+  # The files of this working tree, not of the last commit: both builds are of the same sources. The folder is named after those of the wheel and
+  # kept until the release is done, so that one that was cut off, or failed in a later test, goes on.
   second=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}/release
-  elsewhere=$second/$(sources | xargs -0 sha256sum | sha256sum | cut -c1-16)
+  elsewhere=$second/$(sources crates integrations lab python Cargo.toml Cargo.lock scripts/{build-wheel.sh,wheel.py,lib.sh} | xargs -0 sha256sum | sha256sum | cut -c1-16)
   [ -d "$elsewhere" ] || rm -rf "$second"
   copy_sources "$elsewhere/another/folder"
   build "$elsewhere/another/folder" "$elsewhere/target" "$root/out/second"
