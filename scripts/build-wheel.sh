@@ -49,7 +49,8 @@ folder=${CARGO_TARGET_DIR:-target}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-settings=("CARGO_PROFILE_DEV_DEBUG=none")
+# The time in the wheel is the commit's; C code gets a fixed one, because it is built again whenever this variable changes.
+settings=("CARGO_PROFILE_DEV_DEBUG=none" "SOURCE_DATE_EPOCH=315532800")
 if [ "$target" != "$host" ]; then
   [ "$profile" = wheel ] || fail "LINKWISE_TEST_WHEEL_PROFILE=$profile is for this machine, not for $machine"
   have rustup && rustup target list --installed | grep -qx "$target" || fail "no standard library of Rust for $machine; rustup target add $target"
