@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Makes the packages of a release from the wheel, whose programs run with glibc 2.28 and later: nothing is compiled here.
 #
-#   scripts/build-packages.sh [WHEEL] [OUT]      default: the newest wheel in out/, and out/release
+#   scripts/build-packages.sh [WHEEL] [OUT]      default: the newest wheel in out/ for this machine, and out/release
+#
+# A wheel for another machine, such as aarch64, needs the wheel of the same version for this machine beside it: its command writes the manual pages and the
+# shells' completion, which are the same for every machine.
 #
 # OUT gets linkwise_VERSION_amd64.deb, linkwise-VERSION-1.x86_64.rpm (where rpmbuild is), linkwise-VERSION-x86_64-linux.tar.xz, an SBOM
 # (CycloneDX) and SHA256SUMS. The same wheel gives the same bytes: names are sorted, times are those of SOURCE_DATE_EPOCH, else of the last commit.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
-newest() { find out -maxdepth 1 -name 'linkwise-*manylinux_2_28*.whl' -printf '%T@ %p\n' 2>/dev/null | sort -rn | sed -n '1s/^[^ ]* //p'; }
+newest() { find out -maxdepth 1 -name "linkwise-*manylinux_2_28_$(uname -m).whl" -printf '%T@ %p\n' 2>/dev/null | sort -rn | sed -n '1s/^[^ ]* //p'; }
 wheel=${1:-$(newest)} out=${2:-out/release}
 [ -f "$wheel" ] || fail "no wheel ${wheel:-for glibc 2.28 in out/}; \`make wheel\` makes one"
 have dpkg-deb || fail "no dpkg-deb here"
@@ -32,10 +35,19 @@ python3 -m zipfile -e "$wheel" "$work/wheel"
 data=$work/wheel/linkwise-$version.data
 chmod 0755 "$data"/scripts/*
 command=$data/scripts/linkwise
-[ "$("$command" --version)" = "linkwise $version" ] || fail "the wheel's command does not run here"
-"$command" man "$work/man"
+# The command that runs here: the wheel's, else that of the wheel for this machine.
+runs=$command
+if [ "$machine" != "$(uname -m)" ]; then
+  other=${wheel%"_$machine.whl"}_$(uname -m).whl
+  [ -f "$other" ] || fail "no wheel $other, whose command writes the manual pages for those of $machine; \`make wheel\` makes one"
+  python3 -m zipfile -e "$other" "$work/here"
+  runs=$work/here/linkwise-$version.data/scripts/linkwise
+  chmod 0755 "$runs"
+fi
+[ "$("$runs" --version)" = "linkwise $version" ] || fail "the command of the wheel for $(uname -m) does not run here"
+"$runs" man "$work/man"
 gzip -9n "$work"/man/*.1
-for shell in bash zsh fish; do "$command" completion $shell >"$work/completion.$shell"; done
+for shell in bash zsh fish; do "$runs" completion $shell >"$work/completion.$shell"; done
 
 # tree FOLDER ZSH: what deb and rpm install; they differ in the folder of zsh's completions.
 tree() {
@@ -52,8 +64,7 @@ tree() {
   install -D -m 0644 "$work/completion.zsh" "$to/usr/share/zsh/$2/_linkwise"
   install -d "$to/usr/share/doc/linkwise"
   install -m 0644 docs/server.md docs/install.md "$to/usr/share/doc/linkwise/"
-  install -m 0644 LICENSE "$to/usr/share/doc/linkwise/copyright"
-  gzip -9nc CHANGELOG.md >"$to/usr/share/doc/linkwise/changelog.gz"
+  gzip -9nc CHANGELOG.md >"$to/usr/share/doc/linkwise/CHANGELOG.md.gz"
 }
 same_times() { find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; }
 
@@ -61,6 +72,23 @@ same_times() { find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; }
 deb=$work/deb
 tree "$deb" vendor-completions
 install -d "$deb/DEBIAN"
+# What Debian's policy asks for: a changelog in its own form, and the licence by its name.
+changes="linkwise ($version) unstable; urgency=medium
+
+  * /usr/share/doc/linkwise/CHANGELOG.md.gz says what is new.
+
+ -- linkwise <linkwise@localhost>  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
+printf '%s\n' "$changes" | gzip -9n >"$deb/usr/share/doc/linkwise/changelog.gz"
+cat >"$deb/usr/share/doc/linkwise/copyright" <<'COPYRIGHT'
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+
+Files: *
+Copyright: the authors of linkwise
+License: Apache-2.0
+ The full text is in /usr/share/common-licenses/Apache-2.0. The libraries in the
+ programs and their licences are in the release's SBOM.
+COPYRIGHT
+chmod 0644 "$deb"/usr/share/doc/linkwise/*
 install -m 0755 packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$deb/DEBIAN/"
 printf '/etc/linkwise/serve.env\n' >"$deb/DEBIAN/conffiles"
 cat >"$deb/DEBIAN/control" <<CONTROL
@@ -85,6 +113,7 @@ dpkg-deb --root-owner-group -Zxz --build "$deb" "$out/linkwise_${version}_$deb_m
 # rpm
 if have rpmbuild; then
   tree "$work/rpm" site-functions
+  install -m 0644 LICENSE "$work/rpm/usr/share/doc/linkwise/"
   same_times "$work/rpm"
   rpmbuild --quiet -bb --target "$machine-linux" --define "_topdir $work/rpmbuild" --define "_rpmdir $work/rpms" --define "tree $work/rpm" \
     --define "release_version $version" --define "_buildhost linkwise" --define "use_source_date_epoch_as_buildtime 1" \

@@ -7,11 +7,26 @@
 # With `kubernetes` also OUT/linkwise-kubernetes, the controller, which is in the container image and not in the wheel. With `aarch64` the wheel for such
 # hosts, cross-built: needs `rustup target add aarch64-unknown-linux-gnu`.
 #
+# `scripts/build-wheel.sh --has-zig` builds nothing; it says by its exit code if zig is there or can be had.
+#
 # The linker is zig's, from the package index, in a virtual environment in the user's cache. Without it the wheel is for this machine's glibc
 # and its name says so. One cargo build makes all programs; scripts/wheel.py packs them, the same bytes from the same sources.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+cache=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}
+
+# A Python that has ziglang: python3, else the tools in the cache, made on the first run.
+zig_python() {
+  local venv=$cache/zig
+  if python3 -c 'import ziglang' 2>/dev/null; then echo python3; return 0; fi
+  if "$venv/bin/python" -c 'import ziglang' 2>/dev/null; then echo "$venv/bin/python"; return 0; fi
+  { python3 -m venv "$venv" && "$venv/bin/python" -m pip install -q ziglang; } >&2 && echo "$venv/bin/python"
+}
+if [ "${1:-}" = --has-zig ]; then
+  zig_python >/dev/null
+  exit
+fi
 require_rust
 have readelf || fail "no readelf, which says what a library needs; install binutils"
 have python3 || fail "no python3, which packs the wheel"
@@ -31,19 +46,11 @@ target=${machine:+$machine-unknown-linux-gnu}
 target=${target:-$host}
 glibc=2.28
 folder=${CARGO_TARGET_DIR:-target}
-cache=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}
-
-# A Python that has ziglang: python3, else the tools in the cache, made on the first run.
-zig_python() {
-  local venv=$cache/zig
-  if python3 -c 'import ziglang' 2>/dev/null; then echo python3; return 0; fi
-  if "$venv/bin/python" -c 'import ziglang' 2>/dev/null; then echo "$venv/bin/python"; return 0; fi
-  { python3 -m venv "$venv" && "$venv/bin/python" -m pip install -q ziglang; } >&2 && echo "$venv/bin/python"
-}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-settings=("CARGO_PROFILE_DEV_DEBUG=none")
+# The time in the wheel is the commit's; C code gets a fixed one, because it is built again whenever this variable changes.
+settings=("CARGO_PROFILE_DEV_DEBUG=none" "SOURCE_DATE_EPOCH=315532800")
 if [ "$target" != "$host" ]; then
   [ "$profile" = wheel ] || fail "LINKWISE_TEST_WHEEL_PROFILE=$profile is for this machine, not for $machine"
   have rustup && rustup target list --installed | grep -qx "$target" || fail "no standard library of Rust for $machine; rustup target add $target"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a folder with a minimal Debian or Ubuntu in it, for tests of packages in `chroot`: apt, Python with venv, rpm, and nothing of linkwise. Needs root,
+# Makes a folder with a minimal Debian or Ubuntu in it, for tests of packages in `chroot`: apt, Python with venv, rpm, xz, and nothing of linkwise. The tests need no
+# network then. Needs root,
 # mmdebstrap and the distribution's addresses. Prints the folder, which is kept in ${XDG_CACHE_HOME:-~/.cache}/linkwise/roots/SUITE.
 #
 #   scripts/clean-root.sh bookworm|trixie|noble
@@ -10,7 +11,9 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 suite=${1:?suite of Debian or Ubuntu}
 folder=${XDG_CACHE_HOME:-${HOME:?}/.cache}/linkwise/roots/$suite
-if [ -f "$folder/made" ]; then
+packages=python3,python3-venv,procps,rpm,xz-utils
+# One that an older version of this script made with other packages is made again.
+if [ "$(cat "$folder/made" 2>/dev/null)" = "$packages" ]; then
   say "$folder"
   exit
 fi
@@ -41,10 +44,11 @@ noble)
   ;;
 *) fail "$suite: bookworm, trixie or noble" ;;
 esac
-mmdebstrap --variant=apt --mode=root --include=python3,python3-venv,procps "${extra[@]}" --aptopt='Acquire::Languages "none"' \
+mmdebstrap --variant=apt --mode=root --include=$packages "${extra[@]}" --aptopt='Acquire::Languages "none"' \
   --aptopt='APT::Install-Recommends "false"' "$suite" "$work" "${sources[@]}" >"$log" 2>&1 </dev/null ||
   { tail -n 5 "$log" >&2; fail "mmdebstrap cannot make a system of $suite"; }
 rm -rf "$work"/var/cache/apt/archives/*.deb
-touch "$work/made"
+printf '%s\n' "$packages" >"$work/made"
+rm -rf "$folder"
 mv -T "$work" "$folder"
 say "$folder"

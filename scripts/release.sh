@@ -9,6 +9,23 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
 export SOURCE_DATE_EPOCH
+# Everything that a release needs, before the first build.
+missing=()
+needs() { have "$1" || missing+=("$1 ($2)"); }
+needs readelf binutils
+needs python3 python3
+needs dpkg-deb dpkg
+needs rpmbuild rpm
+needs xz xz-utils
+needs mmdebstrap mmdebstrap
+needs curl curl
+[ "$(id -u)" = 0 ] || missing+=("root's rights (for chroot)")
+scripts/build-wheel.sh --has-zig || missing+=("zig (python3 -m pip install ziglang)")
+if [ ${#missing[@]} != 0 ]; then
+  printf '%s; ' "${missing[@]}" | sed 's/; $/\n/; s/^/error: a release needs, and this machine lacks: /' >&2
+  exit 1
+fi
+require_rust
 rm -rf out/release out/second
 mkdir -p out/release out/second
 # build SOURCE TARGET OUT: the wheel of the sources in SOURCE, built in the folder TARGET.
@@ -19,34 +36,32 @@ build() {
   cflags="-ffile-prefix-map=$1=linkwise -ffile-prefix-map=$2=target -ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=cargo"
   (cd "$1" && env "CFLAGS_${machine//-/_}=$cflags" CARGO_TARGET_DIR="$2" scripts/build-wheel.sh "$3")
 }
-# copy_sources TO: what git knows or does not ignore.
+# sources [PATH...]: what git knows or does not ignore.
+sources() {
+  git ls-files -z --cached --others --exclude-standard -- "$@" | while IFS= read -r -d '' file; do
+    if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi # not one that the working tree has deleted
+  done
+}
 copy_sources() {
   mkdir -p "$1"
   sources | tar --null --no-recursion -T - -cf - | tar -C "$1" -xf -
 }
-sources() {
-  git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
-    if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi # not one that the working tree has deleted
-  done
-}
-require_rust
 say "release: 1 of 4: the wheel"
 build "$root" "${CARGO_TARGET_DIR:-$root/target}" "$root/out"
-wheel=$(find out -maxdepth 1 -name 'linkwise-*manylinux_2_28*.whl' -printf '%T@ %p\n' | sort -rn | sed -n '1s/^[^ ]* //p')
-[ -n "$wheel" ] || fail "the wheel is not for glibc 2.28: zig is missing (python3 -m pip install ziglang)"
+wheel=$(find out -maxdepth 1 -name "linkwise-*manylinux_2_28_$(uname -m).whl" -printf '%T@ %p\n' | sort -rn | sed -n '1s/^[^ ]* //p')
+[ -n "$wheel" ] || fail "the wheel is not for glibc 2.28"
 if [ "${LINKWISE_TEST_ONE_BUILD:-}" = 1 ]; then
   say "SKIP release: the wheel was built once (LINKWISE_TEST_ONE_BUILD)"
 else
   say "release: 2 of 4: the wheel again, from nothing, from a copy of the sources in a folder whose name has another length"
-  # The files of this working tree, not of the last commit: both builds are of the same sources. The folder is named after them and kept until both builds
-  # are done, so that a build that was cut off goes on.
+  # The files of this working tree, not of the last commit: both builds are of the same sources. The folder is named after those of the wheel and
+  # kept until the release is done, so that one that was cut off, or failed in a later test, goes on.
   second=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}/release
-  elsewhere=$second/$(sources | xargs -0 sha256sum | sha256sum | cut -c1-16)
+  elsewhere=$second/$(sources crates integrations lab python Cargo.toml Cargo.lock scripts/{build-wheel.sh,wheel.py,lib.sh} | xargs -0 sha256sum | sha256sum | cut -c1-16)
   [ -d "$elsewhere" ] || rm -rf "$second"
   copy_sources "$elsewhere/another/folder"
   build "$elsewhere/another/folder" "$elsewhere/target" "$root/out/second"
   cmp "$wheel" out/second/*.whl || fail "two builds of the wheel differ"
-  rm -rf "$second"
   say "two builds of the wheel have the same bytes"
 fi
 say "release: 3 of 4: packages"
@@ -57,3 +72,4 @@ rm -rf out/second
 say "two builds of the packages have the same bytes"
 say "release: 4 of 4: tests in clean systems"
 scripts/test-packages.sh out/release
+rm -rf "${second:-}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of linkwise.torch with the real packages. PyTorch and its CUDA libraries (6 GB) go into a virtual environment in the user's
+# Runs the tests of linkwise.torch with the real packages, and of `linkwise run` under torchrun on two hosts. PyTorch and its CUDA libraries (6 GB) go into a virtual environment in the user's
 # cache once; no GPU is needed. `rm -r ~/.cache/linkwise/python` removes them.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -9,4 +9,4 @@ venv=${LINKWISE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/linkwise}/python
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 "$venv/bin/python" -c 'import torch, lightning, transformers, accelerate, numpy' 2>/dev/null ||
   "$venv/bin/python" -m pip install numpy torch lightning transformers accelerate
-cargo test --locked --workspace --test python -- --nocapture training_loops torchrun
+cargo test --locked --workspace --test python --test launchers -- --nocapture training_loops torchrun

@@ -55,6 +55,15 @@ mkdir links && ln -s "$bin/linkwise" links/linkwise
 links/linkwise run --observe -- sh -c 'echo "$NCCL_TUNER_PLUGIN"' 2>/dev/null | grep -q "$work/venv/lib/" || fail "through a link the plugin is not found"
 check "through a link, as pipx and uv make it"
 
+# From a folder of wheels, as a site keeps them; nothing else is asked.
+if have uvx; then
+  mkdir wheels && cp "$wheel" wheels/
+  UV_CACHE_DIR=$work/uv uvx --no-index --find-links wheels linkwise nccl explain --cluster h100 2>uvx.log | grep -qi 'ring' || fail "uvx: $(cat uvx.log)"
+  check "uvx linkwise nccl explain --cluster h100"
+else
+  say "SKIP test-wheel: uvx linkwise: no uvx (python3 -m pip install uv)"
+fi
+
 venv/bin/python -c "
 from importlib.metadata import entry_points
 (found,) = [e for e in entry_points().select(group='torchrun.handlers') if e.name == 'linkwise']

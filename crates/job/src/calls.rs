@@ -170,7 +170,8 @@ fn beginning(path: &Path) -> Result<String, JobError> {
     // Protocol 2 of Python's pickle, as the flight recorder writes to disk.
     if bytes.starts_with(&[0x80, 2]) || bytes.starts_with(b"PK") {
         let why = "a Python pickle, which is not read because it may hold a program; write JSON: \
-                   open(FILE, 'w').write(torch._C._distributed_c10d._dump_nccl_trace_json().decode())";
+                   open(FILE, 'w').write(torch._C._distributed_c10d._dump_nccl_trace_json().decode()), from PyTorch 2.15 on \
+                   _dump_fr_trace_json(backend='nccl2')";
         return Err(JobError::Trace { path: path.into(), why: why.into() });
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())

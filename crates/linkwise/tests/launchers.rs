@@ -1,17 +1,18 @@
 //! `linkwise run` under real launchers, packaged ones: Open MPI's and MPICH's mpirun, on one host and on two "hosts", network namespaces with names of their
-//! own; srun on one node of a real Slurm; each before and inside of the launcher. What runs is a stand-in for NCCL that loads the real plugin; the launchers,
-//! the network and the traces are real. No test has torchrun under `linkwise run`, and none has srun on two hosts.
+//! own; srun of a real Slurm and torchrun likewise; each before and inside of the launcher. What runs is a stand-in for NCCL that loads the real plugin;
+//! the launchers, the network and the traces are real. torchrun needs a Python with PyTorch: `LINKWISE_TEST_PYTHON`, else that of scripts/test-torch.sh.
 
 mod common;
 #[path = "common/slurm/mod.rs"]
 mod lab;
+#[path = "launchers/two_hosts.rs"]
+mod two_hosts;
 
 use lab::{Lab, Setup};
-use netns::{NetBox, or_skip};
 use serde_json::Value;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use two_hosts::{NAMES, TwoHosts};
 
 const LINKWISE: &str = env!("CARGO_BIN_EXE_linkwise");
 /// Ranks of a job: two on each host.
@@ -111,7 +112,12 @@ impl Job {
 
     /// `linkwise run` with these options, up to the command.
     fn run(&self, options: &[&str]) -> Vec<String> {
-        let begin = [LINKWISE, "run", "--profile", &self.at("arms"), "--trace", &self.at("traces")];
+        self.run_in("traces", options)
+    }
+
+    /// The same with another folder of traces.
+    fn run_in(&self, traces: &str, options: &[&str]) -> Vec<String> {
+        let begin = [LINKWISE, "run", "--profile", &self.at("arms"), "--trace", &self.at(traces)];
         begin.iter().chain(options).chain(&["--"]).map(|w| (*w).to_owned()).collect()
     }
 
@@ -122,6 +128,13 @@ impl Job {
 
     /// Asserts that all ranks ran with the plugin and met, and that the report has all of them.
     fn check(&self, out: &Output, hosts: &[&str], reports_all: bool) {
+        let of_all = format!("{RANKS} processes with the plugin");
+        self.check_reports(out, hosts, if reports_all { &of_all } else { "This is task 0 of 4" });
+        assert_eq!(told(out).contains(&of_all), reports_all, "{}", told(out));
+    }
+
+    /// The same, with a report that says `says`.
+    fn check_reports(&self, out: &Output, hosts: &[&str], says: &str) {
         let said = told(out);
         assert_eq!(out.status.code(), Some(0), "{said}");
         let last = |rank: usize| format!("rank {rank} of {RANKS}: last arm {TREE_LL}");
@@ -133,9 +146,7 @@ impl Job {
         for host in hosts {
             assert!(traces(self.folder.path()).iter().any(|l| l["host_name"] == *host), "no trace of {host}: {said}");
         }
-        let of_all = format!("{RANKS} processes with the plugin");
-        assert_eq!(said.contains(&of_all), reports_all, "{said}");
-        assert!(reports_all || said.contains("This is task 0 of 4"), "{said}");
+        assert!(said.contains(says), "{says}: {said}");
     }
 }
 
@@ -203,50 +214,14 @@ fn ranks_of_mpich_on_one_host_meet_and_are_reported() {
     on_one_host("ranks_of_mpich_on_one_host_meet_and_are_reported", Launcher::Mpich);
 }
 
-/// Two hosts: namespaces with a network between them and names of their own. What `ssh` would be reaches them with an empty environment.
-struct TwoHosts {
-    netbox: NetBox,
-    addresses: [String; 2],
-    agent: PathBuf,
-}
-
-const NAMES: [&str; 2] = ["launch-a", "launch-b"];
-
-impl TwoHosts {
-    fn new(test: &str, folder: &Path) -> Option<TwoHosts> {
-        let netbox = or_skip(test, NetBox::rails(2, 1, 0))?;
-        let addresses = [0, 1].map(|host| netbox.address(host, 0).to_string());
-        let agent = folder.join("agent");
-        let hosts: String = (0..2)
-            .map(|h| format!("{}) name={} namespace={} ;;\n", addresses[h], NAMES[h], netbox.namespace(h)))
-            .collect();
-        let script = format!(
-            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1\nshift\ncase $host in\n{hosts}\
-             *) echo \"no host $host\" >&2; exit 9 ;;\nesac\n\
-             exec env -i PATH=\"$PATH\" HOME=/tmp unshare --uts sh -c 'hostname \"$1\"; shift; exec ip netns exec \"$@\"' sh $name $namespace sh -c \"$*\"\n"
-        );
-        std::fs::write(&agent, script).unwrap();
-        std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Some(TwoHosts { netbox, addresses, agent })
-    }
-
-    /// A command on the first host, under its name.
-    fn command(&self, words: &[String]) -> Command {
-        let mut inner = Command::new("unshare");
-        inner.args(["--uts", "sh", "-c", "hostname \"$0\"; exec \"$@\"", NAMES[0]]).args(words);
-        environment(&mut inner);
-        self.netbox.exec(0, inner)
-    }
-}
-
 /// On two hosts. Inside of the launcher every task is told where to meet; before it, what `linkwise run` sets must reach the other host.
 fn on_two_hosts(test: &str, launcher: Launcher) {
     let Some(program) = launcher.program(test).filter(|_| has_plugin(test)) else { return };
     for (port, before) in [(47_001, true), (47_002, false)] {
         let Some(job) = Job::new(test) else { return };
         let Some(hosts) = TwoHosts::new(test, job.folder.path()) else { return };
-        let place = format!("tcp:{}:{port}", hosts.addresses[0]);
-        let start = launcher.on([&hosts.addresses[0], &hosts.addresses[1]], &hosts.agent);
+        let place = format!("tcp:{}:{port}", hosts.hosts[0].address);
+        let start = launcher.on(hosts.addresses(), &hosts.agent);
         let start = [vec![program.to_owned()], start].concat();
         let run = job.run(&["--rendezvous", &place]);
         let words = match before {
@@ -260,12 +235,12 @@ fn on_two_hosts(test: &str, launcher: Launcher) {
             ]
             .concat(),
         };
-        let mut command = hosts.command(&words);
+        let mut command = hosts.command(0, &words);
         if before && launcher == Launcher::OpenMpi {
             // linkwise passes its own settings on; LINKWISE_LEAD and LINKWISE_TOKEN are the user's.
             let at = words.iter().position(|w| w == "--host").unwrap();
             let more = ["-x", "LINKWISE_LEAD", "-x", "LINKWISE_TOKEN"].map(str::to_owned);
-            command = hosts.command(&[&words[..at], &more, &words[at..]].concat());
+            command = hosts.command(0, &[&words[..at], &more, &words[at..]].concat());
         }
         job.check(&command.output().unwrap(), &NAMES, before);
     }
@@ -289,9 +264,9 @@ fn two_hosts_without_a_rendezvous_stay_at_auto_and_are_told() {
     let Some(program) = launcher.program(test).filter(|_| has_plugin(test)) else { return };
     let Some(job) = Job::new(test) else { return };
     let Some(hosts) = TwoHosts::new(test, job.folder.path()) else { return };
-    let start = launcher.on([&hosts.addresses[0], &hosts.addresses[1]], &hosts.agent);
+    let start = launcher.on(hosts.addresses(), &hosts.agent);
     let words = [job.run(&[]), vec![program.to_owned()], start, job.program(2)].concat();
-    let out = hosts.command(&words).output().unwrap();
+    let out = hosts.command(0, &words).output().unwrap();
     let said = told(&out);
     assert_eq!(out.status.code(), Some(0), "{said}");
     assert!(said.contains("give --rendezvous tcp:HOST:PORT"), "{said}");
@@ -321,5 +296,77 @@ fn ranks_of_srun_on_one_node_meet_and_are_reported() {
         environment(&mut command);
         command.env("SLURM_CONF", lab.at("etc/slurm.conf"));
         job.check(&command.output().unwrap(), &[], before);
+    }
+}
+
+/// Nothing but `srun`: the ranks of both hosts meet at the first host of Slurm's list.
+#[test]
+fn ranks_of_srun_on_two_hosts_meet_and_are_reported() {
+    let test = "ranks_of_srun_on_two_hosts_meet_and_are_reported";
+    if !has_plugin(test) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Some(hosts) = TwoHosts::new(test, folder.path()) else { return };
+    let lab = match Lab::start(Setup { nodes: 2, hosts: hosts.hosts.to_vec(), ..Setup::default() }) {
+        Ok(lab) => lab,
+        Err(why) => return eprintln!("SKIP {test}: {why}"),
+    };
+    for before in [true, false] {
+        let Some(job) = Job::new(test) else { return };
+        let start = ["srun", "-N", "2", "-n", "4", "--ntasks-per-node", "2"].map(str::to_owned).to_vec();
+        let words = match before {
+            true => [job.run(&[]), start, job.program(2)].concat(),
+            false => [start, job.run(&[]), job.program(2)].concat(),
+        };
+        let mut command = hosts.command(0, &[vec!["timeout".into(), "120".into()], words].concat());
+        command.env("SLURM_CONF", lab.at("etc/slurm.conf"));
+        job.check(&command.output().unwrap(), &NAMES, before);
+    }
+}
+
+/// A Python with PyTorch; `None`, with a line, if there is none.
+fn pytorch(test: &str) -> Option<PathBuf> {
+    let cache = std::env::var_os("LINKWISE_CACHE").map(PathBuf::from).or_else(|| {
+        let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        user.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache"))).map(|c| c.join("linkwise"))
+    });
+    let named = std::env::var_os("LINKWISE_TEST_PYTHON").map(PathBuf::from);
+    let python = named.or_else(|| Some(cache?.join("python/bin/python")))?;
+    let has = Command::new(&python).args(["-c", "import torch.distributed.run"]).output();
+    let found = has.is_ok_and(|o| o.status.success());
+    if !found {
+        eprintln!("SKIP {test}: {} has no PyTorch; scripts/test-torch.sh fetches it", python.display());
+    }
+    found.then_some(python)
+}
+
+/// One agent of torchrun on each host. Each `linkwise run` before an agent has the traces of its host; inside, each has those of one rank.
+#[test]
+fn ranks_of_torchrun_on_two_hosts_meet_and_are_reported() {
+    let test = "ranks_of_torchrun_on_two_hosts_meet_and_are_reported";
+    let Some(python) = pytorch(test).filter(|_| has_plugin(test)) else { return };
+    for (port, before) in [(27_003, true), (27_004, false)] {
+        let Some(job) = Job::new(test) else { return };
+        let Some(hosts) = TwoHosts::new(test, job.folder.path()) else { return };
+        let endpoint = format!("{}:{port}", hosts.hosts[0].address);
+        let begin = [python.to_str().unwrap(), "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"];
+        let meet = ["--rdzv-backend", "c10d", "--rdzv-id", "launchers", "--rdzv-endpoint", &endpoint, "--no-python"];
+        let agent: Vec<String> = begin.iter().chain(&meet).map(|w| (*w).to_owned()).collect();
+        let start = |host: usize| {
+            let words = match before {
+                true => [job.run_in(&format!("traces/{}", NAMES[host]), &[]), agent.clone(), job.program(2)].concat(),
+                false => [agent.clone(), job.run(&[]), job.program(2)].concat(),
+            };
+            let mut command = hosts.command(host, &[vec!["timeout".into(), "300".into()], words].concat());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let [first, second] =
+            [start(0), start(1)].map(|agent| std::thread::spawn(|| agent.wait_with_output().unwrap()));
+        let (mut both, second) = (first.join().unwrap(), second.join().unwrap());
+        assert_eq!(second.status.code(), Some(0), "{}{}", told(&both), told(&second));
+        both.stdout.extend(second.stdout);
+        both.stderr.extend(second.stderr);
+        job.check_reports(&both, &NAMES, if before { "2 processes with the plugin" } else { "This is task 0 of 4" });
     }
 }

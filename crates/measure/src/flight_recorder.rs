@@ -1,5 +1,5 @@
-//! Reads the JSON of PyTorch's flight recorder (`torch._C._distributed_c10d._dump_nccl_trace_json()`, PyTorch 2.5 and later): the last collectives of
-//! one rank, one file per rank. The recorder's own files are Python pickles; they are refused, because reading one may run a program.
+//! Reads the JSON of PyTorch's flight recorder (`torch._C._distributed_c10d._dump_nccl_trace_json()` of PyTorch 2.5 to 2.14;
+//! `_dump_fr_trace_json(backend="nccl2")` from 2.15 on, whose NCCL is a backend of that name): the last collectives of one rank, one file per rank. The recorder's own files are Python pickles; they are refused, because reading one may run a program.
 //!
 //! * An entry has the sizes of its tensors; the size of a collective here is that of nccl-tests, the whole buffer: the larger one of input and output.
 //! * `duration_ms` is there only with `TORCH_NCCL_ENABLE_TIMING=1`. It is the time of the rank's kernel, waiting included: the rank that arrives last
@@ -124,7 +124,8 @@ impl FlightRecords {
             )
         })?;
         if dump.pg_config.is_empty() && dump.entries.is_empty() {
-            let what = "not a dump of PyTorch's flight recorder: it has neither `entries` nor `pg_config`";
+            let what = "not a dump of PyTorch's flight recorder with collectives: it has neither `entries` nor a group in `pg_config`; PyTorch \
+                        2.15 and later write NCCL's by `_dump_fr_trace_json(backend=\"nccl2\")`";
             return Err(ParseError::at(1, 1, what));
         }
         let groups: BTreeMap<String, Group> =
@@ -139,7 +140,8 @@ impl FlightRecords {
 
     /// `None` if the entry is no collective that counts.
     fn take(&mut self, e: &Entry, groups: &BTreeMap<String, Group>) -> Option<()> {
-        let name = e.profiling_name.as_str()?.strip_prefix("nccl:")?;
+        let name = e.profiling_name.as_str()?;
+        let name = name.strip_prefix("nccl:").or_else(|| name.strip_prefix("nccl2:"))?;
         let collective = collective_of(name).filter(|_| e.is_p2p != Value::Bool(true))?;
         let name = match &e.process_group {
             Value::Array(names) => names.first()?.as_str()?,
@@ -273,6 +275,25 @@ mod tests {
     }
 
     #[test]
+    fn both_of_pytorchs_backends_of_nccl_are_read() {
+        let calls = |backend: &str| {
+            let name = |name: &str| format!("{backend}:{name}");
+            dump(&[
+                entry(0, &name("all_reduce"), "[[256]]", "[[256]]", ""),
+                entry(1, &name("_all_gather_base"), "[[256]]", "[[1024]]", ""),
+            ])
+        };
+        let kinds = |backend| read(&[calls(backend)]).0.iter().map(|k| (k.collective, k.size)).collect::<Vec<_>>();
+        let all = [(Collective::AllReduce, Bytes(1024)), (Collective::AllGather, Bytes(4096))];
+        let sorted = |mut kinds: Vec<(Collective, Bytes)>| {
+            kinds.sort_by_key(|k| k.1.0);
+            kinds
+        };
+        assert_eq!(["nccl", "nccl2"].map(|b| sorted(kinds(b))), [all.to_vec(), all.to_vec()]);
+        assert_eq!(read(&[calls("xccl")]), (vec![], 2));
+    }
+
+    #[test]
     fn what_is_no_collective_of_nccl_is_left_out_and_counted() {
         let good = |i| entry(i, "nccl:all_reduce", "[[256]]", "[[256]]", "");
         let entries = [
@@ -295,7 +316,12 @@ mod tests {
     #[test]
     fn a_text_that_is_no_dump_is_an_error_with_its_place() {
         for (text, expected) in [
-            ("{}", "line 1, column 1: not a dump of PyTorch's flight recorder: it has neither"),
+            ("{}", "line 1, column 1: not a dump of PyTorch's flight recorder with collectives: it has neither"),
+            // PyTorch 2.15's `_dump_nccl_trace_json()`.
+            (
+                "{\"comm_lib_version\":\"\",\"pg_config\":{},\"version\":\"2.10\"}",
+                "`_dump_fr_trace_json(backend=\"nccl2\")`",
+            ),
             ("{\"entries\":3}", "line 1, column 12: not a dump"),
             ("{\"entries\":[{]}", "line 1, column 14: not a dump"),
         ] {

@@ -14,8 +14,8 @@ pub(crate) fn bytes_of(dtype: &str) -> Option<u64> {
     })
 }
 
-/// The collective of one of PyTorch's names, as its profiler (`_allgather_base`) and its flight recorder (`_all_gather_base`) write them. All-to-all is
-/// none: its shares may be uneven.
+/// The collective of one of PyTorch's names, as its profiler (`_allgather_base`; from 2.15 on `allGatherSingleImpl`) and its flight recorder
+/// (`_all_gather_base`) write them. All-to-all is none: its shares may be uneven.
 pub(crate) fn collective_of(name: &str) -> Option<Collective> {
     Some(match name {
         "allreduce" | "all_reduce" | "allreduce_coalesced" | "all_reduce_coalesced" => Collective::AllReduce,
@@ -23,12 +23,17 @@ pub(crate) fn collective_of(name: &str) -> Option<Collective> {
         | "_all_gather_base"
         | "allgather"
         | "all_gather"
+        | "allGatherSingleImpl"
+        | "all_gather_single_coalesced"
         | "all_gather_into_tensor"
         | "all_gather_into_tensor_coalesced"
         | "allgather_into_tensor_coalesced" => Collective::AllGather,
-        "_reduce_scatter_base" | "reduce_scatter" | "reduce_scatter_tensor" | "reduce_scatter_tensor_coalesced" => {
-            Collective::ReduceScatter
-        }
+        "_reduce_scatter_base"
+        | "reduce_scatter"
+        | "reduceScatterSingleImpl"
+        | "reduce_scatter_single_coalesced"
+        | "reduce_scatter_tensor"
+        | "reduce_scatter_tensor_coalesced" => Collective::ReduceScatter,
         "broadcast" => Collective::Broadcast,
         "reduce" => Collective::Reduce,
         _ => return None,

@@ -28,8 +28,13 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// The interpreter of the virtual environment, made on the first call. Tests of other processes wait for the lock.
+/// The interpreter of the virtual environment, made on the first call, with NumPy.
 fn interpreter() -> Result<PathBuf, String> {
+    with_package("numpy")
+}
+
+/// The same with a package of the index. Tests of other processes wait for the lock.
+fn with_package(package: &str) -> Result<PathBuf, String> {
     let folder = cache()?.join("python");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let lock = folder.join("lock");
@@ -40,13 +45,16 @@ fn interpreter() -> Result<PathBuf, String> {
         .map_err(|e| format!("{}: {e}", lock.display()))?;
     let _lock = files::FileLock::acquire(&lock).map_err(|e| e.to_string())?;
     let python = folder.join("bin/python");
-    let ready = || Command::new(&python).args(["-c", "import numpy"]).output().is_ok_and(|o| o.status.success());
-    if !ready() {
+    let import = format!("import {package}");
+    let runs = |code: &str| Command::new(&python).args(["-c", code]).output().is_ok_and(|o| o.status.success());
+    if !runs("import pip") {
         run(Command::new("python3").args(["-m", "venv"]).arg(&folder)).map_err(|e| format!("no python3 venv: {e}"))?;
-        let pip = ["-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "60", "numpy"];
+    }
+    if !runs(&import) {
+        let pip = ["-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "60", package];
         run(Command::new(&python).args(pip)).map_err(|e| {
             let why = e.lines().find(|l| l.contains("ERROR")).unwrap_or("it failed").to_owned();
-            format!("pip cannot fetch numpy: {why}")
+            format!("pip cannot fetch {package}: {why}")
         })?;
     }
     Ok(python)
@@ -170,6 +178,22 @@ fn traffic_of_experts_becomes_a_demand() {
 #[test]
 fn the_examples_in_docstrings_are_true() {
     python("the_examples_in_docstrings_are_true", "tests", "test_documents");
+}
+
+#[test]
+fn the_stub_tells_what_the_module_has() {
+    let test = "the_stub_tells_what_the_module_has";
+    let Some(staged) = staged(test) else { return };
+    let python = match with_package("mypy") {
+        Ok(python) => python,
+        Err(why) => return eprintln!("SKIP {test}: {why}"),
+    };
+    let (folder, config) = (staged.folder.path(), staged.folder.path().join("mypy.ini"));
+    std::fs::write(&config, "[mypy]\nignore_missing_imports = True\nfollow_untyped_imports = True\n").unwrap();
+    let mut command = Command::new(python);
+    command.args(["-m", "mypy.stubtest", "linkwise._native", "--ignore-disjoint-bases", "--mypy-config-file"]);
+    command.arg(config).current_dir(folder).env("PYTHONPATH", folder).env("MYPYPATH", folder);
+    run(&mut command).unwrap();
 }
 
 #[test]

@@ -28,8 +28,12 @@ with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup
         dist.reduce_scatter_tensor(part, whole)
         p.step()
 torch.cuda.synchronize()
-dump = torch._C._distributed_c10d._dump_nccl_trace_json()
+recorder = torch._C._distributed_c10d
+dump = recorder._dump_nccl_trace_json()
+dump = dump if isinstance(dump, bytes) else dump.encode()
+if b'"entries"' not in dump:  # PyTorch 2.15 and later: NCCL is the backend nccl2, and its collectives are there
+    dump = recorder._dump_fr_trace_json(backend="nccl2")
 with open(f"{folder}/flight/rank-{rank}.json", "wb") as file:
-    file.write(dump if isinstance(dump, bytes) else dump.encode())
+    file.write(dump)
 dist.barrier()
 dist.destroy_process_group()

@@ -7,8 +7,10 @@ impl Lab {
     pub fn write_config(&self, plugin: bool) {
         let (nodes, ports) = (self.setup.nodes, &self.ports);
         let (user, at) = (self.user(), self.folder.0.path().display());
+        let controller =
+            self.setup.hosts.first().map_or("localhost(127.0.0.1)".into(), |h| format!("{}({})", h.name, h.address));
         let mut text = format!(
-            "ClusterName=lab\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
+            "ClusterName=lab\nSlurmctldHost={controller}\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
              CredType=cred/munge\nAuthInfo=socket={at}/run/munge.sock\nStateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool/%n\n\
              SlurmctldPidFile={at}/run/ctld.pid\nSlurmdPidFile={at}/run/%n.pid\nSlurmctldLogFile={at}/log/ctld.log\n\
              SlurmdLogFile={at}/log/%n.log\nProctrackType=proctrack/linuxproc\nMpiDefault=none\nReturnToService=2\n\
@@ -44,12 +46,22 @@ impl Lab {
             let (more, kind) =
                 (if i == nodes { last } else { "" }, if types && i > nodes / 2 { "h100" } else { "a100" });
             let feature = if mixed && i < 3 { "Feature=fast " } else { "" };
+            let name = self.name_of(i);
+            let (host, address) = self
+                .setup
+                .hosts
+                .get(i - 1)
+                .map_or(("localhost", "127.0.0.1"), |h| (h.name.as_str(), h.address.as_str()));
             text += &format!(
-                "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000 {feature}Gres=gpu:{kind}:{GPUS}{more} State=UNKNOWN\n"
+                "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={CPUS} RealMemory=1000 {feature}Gres=gpu:{kind}:{GPUS}{more} State=UNKNOWN\n"
             );
-            gres += &format!("NodeName=n{i} Name=gpu Type={kind} File={at}/dev/gpu[0-{}]\n", GPUS - 1);
+            gres += &format!("NodeName={name} Name=gpu Type={kind} File={at}/dev/gpu[0-{}]\n", GPUS - 1);
         }
-        text += &format!("PartitionName=main Nodes=n[1-{nodes}] Default=YES State=UP OverSubscribe=NO\n");
+        let all = match self.setup.hosts.is_empty() {
+            true => format!("n[1-{nodes}]"),
+            false => (1..=nodes).map(|i| self.name_of(i)).collect::<Vec<_>>().join(","),
+        };
+        text += &format!("PartitionName=main Nodes={all} Default=YES State=UP OverSubscribe=NO\n");
         if mixed {
             text += &format!(
                 "PartitionName=small Nodes=n{nodes} State=UP OverSubscribe=NO\nPartitionName=urgent Nodes=n[1-{nodes}] State=UP \

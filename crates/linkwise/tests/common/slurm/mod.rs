@@ -92,9 +92,28 @@ fn prepared(out: &Path) -> Result<(), String> {
     Err(text.lines().last().unwrap_or("the plugin cannot be built").into())
 }
 
+/// A host of its own for a node, such as a network namespace.
+#[derive(Clone)]
+pub struct Host {
+    pub name: String,
+    pub address: String,
+    /// What stands before a command that runs there.
+    pub inside: Vec<String>,
+}
+
+impl Host {
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(&self.inside[0]);
+        command.args(&self.inside[1..]).arg(program);
+        command
+    }
+}
+
 /// Size and settings of a cluster.
 #[derive(Clone, Default)]
 pub struct Setup {
+    /// Hosts of the nodes, one each, and the nodes' names; the controller and the clients are on the first. Empty: all nodes are on this host.
+    pub hosts: Vec<Host>,
     /// Number of nodes.
     pub nodes: usize,
     /// Nodes below one leaf switch; 0: no topology.conf.
@@ -188,7 +207,18 @@ impl Lab {
 
     /// Starts the daemon of node `i`, from 1.
     pub fn node(&self, i: usize) {
-        self.daemon("slurmd", &["-D", "-N", &format!("n{i}")]);
+        self.daemon("slurmd", &["-D", "-N", &self.name_of(i)]);
+    }
+
+    /// Name of node `i`, from 1.
+    fn name_of(&self, i: usize) -> String {
+        self.setup.hosts.get(i - 1).map_or(format!("n{i}"), |h| h.name.clone())
+    }
+
+    /// A command where it belongs: a node's on its host, all others on the first.
+    fn on(&self, node: Option<&str>, program: &str) -> Command {
+        let host = self.setup.hosts.iter().find(|h| node.is_none_or(|n| h.name == n));
+        host.map_or_else(|| Command::new(program), |h| h.command(program))
     }
 
     /// Kills a daemon at once. Its name: `slurmctld`, or `slurmd n3`.
@@ -223,7 +253,7 @@ impl Lab {
         let name = args.get(2).filter(|_| program == "slurmd").map_or(program.into(), |n| format!("{program} {n}"));
         let log = self.at(&format!("log/{name}.out"));
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
-        let mut command = Command::new(program);
+        let mut command = self.on(args.get(2).copied().filter(|_| program == "slurmd"), program);
         command.args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).env("PATH", path());
         if program == "slurmctld" && std::env::var_os("LINKWISE_TEST_SLURM_ASAN").is_some() {
             let out = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
@@ -242,12 +272,8 @@ impl Lab {
 
     /// What a client of Slurm prints; empty on failure. It ends within two minutes.
     pub fn client(&self, program: &str, args: &[&str]) -> String {
-        let out = Command::new("timeout")
-            .arg("120")
-            .arg(program)
-            .args(args)
-            .env("SLURM_CONF", self.at("etc/slurm.conf"))
-            .output();
+        let mut command = self.on(None, "timeout");
+        let out = command.arg("120").arg(program).args(args).env("SLURM_CONF", self.at("etc/slurm.conf")).output();
         String::from_utf8_lossy(&out.unwrap().stdout).into_owned()
     }
 
