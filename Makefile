@@ -88,7 +88,7 @@ fuzz-slurm: ## fuzz what Slurm's plugin reads from its agent, ten minutes (needs
 build-kubernetes: ## etcd and the control plane of Kubernetes 1.36 from the Go module proxy, for its tests; 8 minutes (needs Go 1.26)
 	@scripts/build-kubernetes.sh
 
-test-kubernetes: ## 500 gangs on two releases of the control plane under kills and cuts, and a kill at every write; about 1 hour (needs Go 1.26)
+test-kubernetes: ## real operators, and 500 gangs on two releases of the control plane under kills and cuts, and a kill at every write; about 1 hour (needs Go 1.26)
 	@scripts/test-kubernetes.sh
 
 bench-kubernetes: ## a trace of gangs placed by linkwise and by the stock scheduler; about 5 minutes (needs Go 1.26)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The whole test of integrations/kubernetes on real control planes: builds them if they are missing (scripts/build-kubernetes.sh), then kills the
-# controller at every write, and runs 500 gangs under kills of the controller, the API server and etcd and cuts of the network, on every release.
+# The whole test of integrations/kubernetes on real control planes: builds them and the operators if they are missing (scripts/build-kubernetes.sh,
+# scripts/build-operators.sh), then runs gangs of real operators, kills the controller at every write, and runs 500 gangs under kills of the controller, the
+# API server and etcd and cuts of the network, on every release.
 #
 #   scripts/test-kubernetes.sh [RELEASE...]      default: 1.36.3 1.35.4
 #
@@ -13,6 +14,7 @@ require_rust
 [ $# -gt 0 ] || set -- 1.36.3 1.35.4
 scripts/build-kubernetes.sh "$@"
 scripts/build-helm.sh
+scripts/build-operators.sh
 export LINKWISE_TEST_KUBERNETES_GANGS=${LINKWISE_TEST_KUBERNETES_GANGS:-100}
 program=$(cargo test --locked --workspace --test cluster --no-run 2>&1 | sed -n 's/^ *Executable .*cluster.* (\(.*\))$/\1/p')
 done_parts=${CARGO_TARGET_DIR:-target}/test-kubernetes/$(sha256sum "$program" | cut -c1-16)
@@ -31,6 +33,7 @@ part() {
 }
 for release in "$@"; do
   part "$release" install install
+  part "$release" operators operators
   part "$release" cluster cluster --skip measured:: --skip chaos::
   for seed in 1 2 3 4 5; do
     LINKWISE_TEST_KUBERNETES_SEED=$seed part "$release" "$LINKWISE_TEST_KUBERNETES_GANGS gangs of seed $seed" cluster chaos::

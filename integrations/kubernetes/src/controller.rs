@@ -212,7 +212,7 @@ impl Controller {
         }
     }
 
-    /// Makes late writes of all earlier decisions fail; false if the API does not answer.
+    /// Makes late writes of all earlier decisions fail, or leaves the gangs alone for which that is not done yet; false if the lease is lost.
     async fn fence(&mut self, term: u64) -> bool {
         let leadership = Arc::clone(&self.leadership);
         let writer = self.writer(&leadership);
@@ -221,10 +221,13 @@ impl Controller {
         match fenced {
             Ok(fenced) => {
                 (self.log)(&format!("leads, term {term}; {} objects touched", fenced.touched));
-                for refused in fenced.refused {
+                for refused in &fenced.refused {
                     self.log_once(format!("not touched: {refused}"));
                 }
-                self.doubts.clear();
+                self.doubts = doubt::of_fence(&self.world, fenced);
+                for what in self.doubts.iter().map(|d| d.what.clone()).collect::<Vec<_>>() {
+                    self.log_once(format!("not touched yet, so its gang waits: {what}"));
+                }
                 true
             }
             Err(e) => {

@@ -7,7 +7,8 @@
 //! 2. A new leader reads all objects after it got the lease, and then touches every object that a decision of an earlier leader could write: claims
 //!    of gated pods, claims with linkwise's entry, and the gated pods of the latter ([`crate::write::Writer::fence`]). A touch writes a value that no
 //!    other has, so that the resourceVersion always changes, also for the same leader after a write without an answer. A late write of the earlier leader
-//!    then either came before the touch, and the new leader has seen it, or it fails with a conflict.
+//!    then either came before the touch, and the new leader has seen it, or it fails with a conflict. An object that cannot be touched holds up its own gang, and
+//!    the GPUs of its earlier decision, and nothing else.
 //!
 //! An object that was made after the change of leaders cannot be known to a decision of the earlier one, because the decision reads before it checks
 //! the lease.

@@ -189,6 +189,10 @@ mod tests {
             assert_eq!(refuses(&tainted, &tolerant).is_none(), is, "{tolerant:?}");
         }
         assert_eq!(refuses(&node(json!({"unschedulable": true})), &plain).unwrap(), "is cordoned");
+        // The cluster autoscaler's mark of a node that it removes; that of a candidate is soft.
+        let leaving =
+            node(json!({"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}]}));
+        assert!(refuses(&leaving, &plain).is_some());
         let soft = node(json!({"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}));
         assert_eq!(refuses(&soft, &plain), None);
     }

@@ -13,7 +13,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PostParams, Preconditions};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -79,6 +79,10 @@ pub struct Fenced {
     pub touched: u64,
     /// Objects that the API refuses to touch. The leader can write no decision on them either.
     pub refused: Vec<String>,
+    /// Claims that could not be touched, and why: an earlier write of theirs may still come.
+    pub open_claims: BTreeMap<Id, String>,
+    /// Pods of the same kind.
+    pub open_pods: BTreeMap<Id, String>,
 }
 
 type Outcome<T> = Result<T, WriteError>;
@@ -255,7 +259,7 @@ impl Writer<'_> {
     /// One write per claim of a gated pod, and per gated pod whose claims are allocated.
     ///
     /// # Errors
-    /// An object could not be touched: nothing may be decided.
+    /// Another controller leads.
     pub async fn fence(&self, world: &mut World, places: impl Fn(&str) -> bool) -> Outcome<Fenced> {
         let placed = |id: &Id| places(&id.0);
         let named = |p: &Pod| -> Vec<Id> {
@@ -276,10 +280,11 @@ impl Writer<'_> {
         Ok(fenced)
     }
 
-    /// Touches claims, then pods: a write on the way to one of them fails. The answers are the objects as they are now.
+    /// Touches claims, then pods: a write on the way to one of them fails. The answers are the objects as they are now. Nothing may be decided on those
+    /// that stay open.
     ///
     /// # Errors
-    /// An object could not be touched: nothing may be decided on these.
+    /// Another controller leads.
     pub async fn touch(
         &self,
         world: &mut World,
@@ -290,35 +295,57 @@ impl Writer<'_> {
         let patch = json!({"metadata": {"annotations": {TERM: self.mark()?}}});
         let objects: Vec<ResourceClaim> = claims.iter().filter_map(|c| world.claims.get(c)).cloned().collect();
         let touch_claim = |c| self.patch_claim(c, false, Patch::Merge(patch.clone()));
-        for claim in together(objects.iter().map(touch_claim).collect()).await {
-            if let Some(claim) = fenced.count(claim)? {
-                world.claims.put(claim);
+        let touched = together(objects.iter().map(touch_claim).collect()).await;
+        for (of, claim) in objects.iter().map(id).zip(touched) {
+            match fenced.count(claim)? {
+                Touched::Now(claim) => world.claims.put(claim),
+                Touched::Never => {}
+                Touched::Open(why) => drop(fenced.open_claims.insert(of, why)),
             }
         }
-        for pod in together(pods.iter().map(|p| self.patch_pod(p, patch.clone())).collect()).await {
-            if let Some(pod) = fenced.count(pod)? {
-                world.pods.put(pod);
+        let touched = together(pods.iter().map(|p| self.patch_pod(p, patch.clone())).collect()).await;
+        for (of, pod) in pods.iter().zip(touched) {
+            match fenced.count(pod)? {
+                Touched::Now(pod) => world.pods.put(pod),
+                Touched::Never => {}
+                Touched::Open(why) => drop(fenced.open_pods.insert(of.clone(), why)),
             }
         }
         Ok(())
     }
 }
 
+/// What became of a touch.
+enum Touched<T> {
+    /// The object as it is now.
+    Now(T),
+    /// The object is gone, or refuses this controller's writes.
+    Never,
+    /// It may be touched later; why not now.
+    Open(String),
+}
+
 impl Fenced {
-    fn count<T>(&mut self, outcome: Outcome<T>) -> Outcome<Option<T>> {
+    /// True if every object was touched, or never can be.
+    pub fn is_whole(&self) -> bool {
+        self.open_claims.is_empty() && self.open_pods.is_empty()
+    }
+
+    fn count<T>(&mut self, outcome: Outcome<T>) -> Outcome<Touched<T>> {
         match outcome {
             Ok(object) => {
                 self.touched += 1;
-                Ok(Some(object))
+                Ok(Touched::Now(object))
             }
             // The watch tells it.
-            Err(WriteError::Gone(_)) => Ok(None),
-            // Others, such as too many requests, end.
+            Err(WriteError::Gone(_)) => Ok(Touched::Never),
             Err(e @ WriteError::Refused { code: 403 | 422, .. }) => {
                 self.refused.push(e.to_string());
-                Ok(None)
+                Ok(Touched::Never)
             }
-            Err(e) => Err(e),
+            Err(e @ WriteError::NotLeader) => Err(e),
+            // A fault of the API, too many requests: of this object, or of all.
+            Err(e) => Ok(Touched::Open(e.to_string())),
         }
     }
 }

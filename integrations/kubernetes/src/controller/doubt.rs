@@ -1,11 +1,16 @@
 //! Writes without an answer. Such a write may be done, or come late, so its objects are touched before anything else is decided on them: the late write then
 //! fails. Until the API takes the touches, the objects are left alone and no gang gets the GPUs that the write would give. Other gangs go on.
+//!
+//! A new leader has the same doubt about each object that it cannot touch ([`of_fence`]). Which GPUs a late write of the earlier leader gives is known to
+//! the server, which gave them to the earlier leader's decision: its job stays in the server's state as long as the doubt. The claim names the job, because an
+//! allocation is sent only after the API took the claim's metadata, and while the lease is held.
 
 use super::Controller;
 use crate::device::Place;
 use crate::plan::{Plan, Step, Wanted};
-use crate::world::Id;
-use crate::write::{Fenced, WriteError, Writer};
+use crate::world::{Id, World, id};
+use crate::write::{Fenced, Writer};
+use k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -53,6 +58,26 @@ impl Doubt {
     }
 }
 
+/// The objects that a fence could not touch.
+pub(super) fn of_fence(world: &World, fenced: Fenced) -> Vec<Doubt> {
+    let next = Some((Instant::now() + PAUSES[0], PAUSES[0]));
+    let names = |pod: &Pod, claim: &Id| {
+        let (namespace, _) = id(pod);
+        namespace == claim.0 && crate::claim::names(pod).into_iter().flatten().any(|n| n == claim.1)
+    };
+    let of_claim = |(claim, what): (Id, String)| Doubt {
+        pods: world.pods.all().filter(|p| names(p, &claim)).map(id).collect(),
+        job: world.claims.get(&claim).and_then(|c| crate::claim::own_job(&c.metadata)).map(str::to_owned),
+        claims: BTreeSet::from([claim]),
+        what,
+        next,
+        ..Doubt::default()
+    };
+    let of_pod = |(pod, what)| Doubt { pods: BTreeSet::from([pod]), what, next, ..Doubt::default() };
+    let claims = fenced.open_claims.into_iter().map(of_claim);
+    claims.chain(fenced.open_pods.into_iter().map(of_pod)).collect()
+}
+
 impl Controller {
     /// Remembers a write without an answer.
     pub(super) fn doubt(&mut self, what: String, doubt: Doubt) {
@@ -70,10 +95,12 @@ impl Controller {
         for mut doubt in due {
             let mut fenced = Fenced::default();
             match writer.touch(&mut self.world, &doubt.claims, &doubt.pods, &mut fenced).await {
-                Ok(()) => (self.log)(&format!("{}; {} objects touched", doubt.what, fenced.touched)),
-                Err(e) => {
-                    if !matches!(e, WriteError::NotLeader) {
-                        self.log_once(format!("{}; not touched: {e}", doubt.what));
+                Ok(()) if fenced.is_whole() => {
+                    (self.log)(&format!("{}; {} objects touched", doubt.what, fenced.touched));
+                }
+                _ => {
+                    for why in fenced.open_claims.values().chain(fenced.open_pods.values()) {
+                        self.log_once(format!("{}; not touched: {why}", doubt.what));
                     }
                     let pause = doubt.next.map_or(PAUSES[0], |(_, pause)| (pause * 2).min(PAUSES[1]));
                     doubt.next = Some((Instant::now() + pause, pause));

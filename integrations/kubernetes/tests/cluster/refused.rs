@@ -1,6 +1,7 @@
 //! What one pod, one claim or one policy refuses stops no other gang; and what a fence must do.
 
 use crate::common::*;
+use crate::faults::{Fault, Stop};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
@@ -117,6 +118,48 @@ fn a_gang_whose_writes_get_no_answer_stops_no_other_gang() {
         let log = controller.log();
         assert!(log.contains("ill-0: no answer from the API; 1 objects touched"), "{log}");
         assert_eq!(log.matches("leads, term").count(), 1, "one fence of the whole site, at the begin: {log}");
+    });
+}
+
+#[test]
+fn an_object_that_a_new_leader_cannot_touch_holds_up_its_own_gang_only() {
+    let Some(lab) = lab("an_object_that_a_new_leader_cannot_touch_holds_up_its_own_gang_only") else { return };
+    lab.runtime.block_on(async {
+        // The earlier leader is stopped with the allocation of `ill-0` on its way: its second write, after that of the metadata.
+        let settings = || Settings { lease_seconds: 1, ..lab.settings() };
+        let fault = Fault::at(2, Stop::Hold);
+        let earlier = Controller::start(&lab, fault.client(lab.acting.clone()), settings());
+        until("the earlier controller leads", || async { earlier.log().contains("leads, term").then_some(()) }).await;
+        make_gang(&lab, "a", "ill", &[8], json!({})).await;
+        until("the allocation is on its way", || async { fault.is_reached().then_some(()) }).await;
+        let chosen = devices_of(lab.linkwise.jobs().values().next().unwrap());
+        let is_ill = Arc::new(AtomicBool::new(true));
+        let client = crate::faults::ill(lab.acting.clone(), "/resourceclaims/ill-", &is_ill);
+        let controller = Controller::start(&lab, client, settings());
+        let mut watcher = Watcher::default();
+        // 24 of 32 GPUs are left: no gang gets those of the late write, which can still come.
+        make_gang(&lab, "a", "well", &[8, 8], json!({})).await;
+        bound(&lab, "a", "well", 2).await;
+        make_gang(&lab, "a", "large", &[8, 8], json!({})).await;
+        says(&lab, "large-0", "linkwise's server").await;
+        says(&lab, "ill-0", "a touch of the same objects is awaited").await;
+        fault.resume();
+        let late = until("the late write is done", || async {
+            lab.claims("a").get("ill-0").await.ok().filter(claim::is_allocated)
+        })
+        .await;
+        assert_eq!(devices(&late), chosen);
+        watcher.look_at(&lab.client).await;
+        make_gang(&lab, "a", "fine", &[8], json!({})).await;
+        bound(&lab, "a", "fine", 1).await;
+        watcher.look_at(&lab.client).await;
+        assert_eq!(gated(&lab, "a").await, 3, "ill waits for its touch, large for room");
+        is_ill.store(false, Ordering::SeqCst);
+        bound(&lab, "a", "ill", 1).await;
+        watcher.look_at(&lab.client).await;
+        let log = controller.log();
+        assert!(log.contains("claim a/ill-0: no answer from the API; 2 objects touched"), "{log}");
+        drop(earlier);
     });
 }
 
