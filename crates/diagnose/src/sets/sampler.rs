@@ -27,8 +27,8 @@ pub(super) const SDS: [f64; 7] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.14];
 const SD_PRIOR: [f64; 7] = [0.2, 0.4, 0.28, 0.1, 0.017, 0.002, 0.001];
 /// Prior probabilities of [`OUTLIER_SHARES`].
 const OUTLIERS_PRIOR: [f64; 4] = [0.97, 0.02, 0.008, 0.002];
-/// Share of the moments drawn for a new part that are those of readings which nothing explains.
-const UNEXPLAINED_SHARE: f64 = 0.2;
+/// Share of the moments drawn for a new part, in the step that looks for late ones, that are those of readings which nothing explains.
+const UNEXPLAINED_SHARE: f64 = 0.9;
 /// Standard deviations below its expectation from which on nothing explains a reading.
 const UNEXPLAINED_SDS: f64 = 3.0;
 /// Index in [`SDS`] at the start.
@@ -115,27 +115,30 @@ impl Problem {
         }
     }
 
-    /// By moment: how often a new part is tried there, given what the other parts explain. A part that became slow lately has a rare moment,
-    /// which its prior alone would hardly ever try: some are those of readings that nothing explains.
-    fn tried_starts(&self, s: &State, explained: &[f64]) -> Vec<f64> {
+    /// By moment: how often the step that looks for late parts tries it, given what the other parts explain. A part that became slow lately has
+    /// a rare moment, which its prior alone would hardly ever try. None if the other parts explain every reading.
+    fn late_starts(&self, s: &State, explained: &[f64]) -> Option<Vec<f64>> {
         let unexplained = |i: &u32| {
             let r = &self.readings[*i as usize];
             let off = r.ln_ratio - s.offsets[r.class] - s.latency * r.latency - explained[*i as usize];
             off < -UNEXPLAINED_SDS * SDS[s.sd]
         };
-        let mut tried = self.start_prior.clone();
-        let found: Vec<usize> = (1..tried.len()).filter(|k| unexplained(&self.starts[*k])).collect();
-        if !found.is_empty() {
-            tried.iter_mut().for_each(|p| *p *= 1.0 - UNEXPLAINED_SHARE);
-            found.iter().for_each(|k| tried[*k] += UNEXPLAINED_SHARE / found.len() as f64);
-        }
-        tried
+        let found: Vec<usize> = (1..self.starts.len()).filter(|k| unexplained(&self.starts[*k])).collect();
+        let mut tried: Vec<f64> = self.start_prior.iter().map(|p| p * (1.0 - UNEXPLAINED_SHARE)).collect();
+        found.iter().for_each(|k| tried[*k] += UNEXPLAINED_SHARE / found.len() as f64);
+        (!found.is_empty()).then_some(tried)
     }
 
-    /// Draws the part of one slot given all others. `weight` is that of the readings against the prior, 0 to 1.
-    fn draw_slot(&self, s: &mut State, k: usize, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
+    /// Draws the part of one slot given all others, and before that the moment of an empty one: by the prior, or where parts may be late (`late`).
+    /// `weight` is that of the readings against the prior, 0 to 1.
+    fn draw_slot(&self, s: &mut State, k: usize, late: bool, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
         let explained = self.explained(s, Some(k));
-        let tried = self.tried_starts(s, &explained);
+        let late = late.then(|| self.late_starts(s, &explained));
+        if let Some(None) = late {
+            return;
+        }
+        let late = late.flatten();
+        let tried = late.as_deref().unwrap_or(&self.start_prior);
         // The moment of an empty slot means nothing, so that it may be drawn from any distribution, if the odds of a part at this moment are
         // corrected by it (Carlin and Chib 1995).
         if s.slots[k].0.is_none() {
@@ -329,17 +332,21 @@ impl Problem {
         s.expected = pick(&ln, rng).map_or(1.0, |i| EXPECTED[i].0);
     }
 
-    /// One sweep: all parts of the set, and empty slots until one of them gets a part.
+    /// One sweep: all parts of the set, two empty slots, and one slot for a late part.
     pub(super) fn sweep(&self, s: &mut State, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
         for k in 0..s.slots.len() {
             if s.slots[k].0.is_some() {
-                self.draw_slot(s, k, weight, work, rng);
+                self.draw_slot(s, k, false, weight, work, rng);
             }
         }
         let mut empty: Vec<usize> = (0..s.slots.len()).filter(|k| s.slots[*k].0.is_none()).collect();
         for _ in 0..2 {
             let Some(k) = empty.pop() else { break };
-            self.draw_slot(s, k, weight, work, rng);
+            self.draw_slot(s, k, false, weight, work, rng);
+        }
+        if self.starts.len() > 1 {
+            let any = rng.random_range(0..s.slots.len());
+            self.draw_slot(s, any, true, weight, work, rng);
         }
         self.draw_rest(s, weight, rng);
     }
