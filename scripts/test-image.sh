@@ -36,7 +36,8 @@ check "packaging/container/Containerfile is built without a network"
 image=$(b from --pull-never localhost/linkwise)
 inside() { b run --network none "$image" -- "$@"; }
 [ "$(inside id -u)" = 65532 ] || fail "the image's user is $(inside id -u)"
-inside linkwise nccl explain --cluster h100 | grep -qi ring || fail "nccl explain names no algorithm"
+inside linkwise nccl explain --cluster h100 >"$work/explain" || fail "nccl explain"
+grep -qi ring "$work/explain" || fail "nccl explain names no algorithm"
 inside linkwise doctor install >"$work/doctor" 2>&1 || { cat "$work/doctor" >&2; fail "doctor install"; }
 grep -q 'PASS plugin: ' "$work/doctor" || fail "doctor install does not pass the plugin"
 check "as user 65532: nccl explain, doctor install"
