@@ -22,7 +22,7 @@ clean "$work/root/bin/linkwise" run --observe -- sh -c 'echo "$NCCL_TUNER_PLUGIN
 case $(cat plugin) in "$work/home/.cache/linkwise/plugins-"*/liblinkwise_nccl.so) ;; *) fail "run uses $(cat plugin)" ;; esac
 check "linkwise run finds the plugin in the cache"
 clean "$work/root/bin/linkwise" doctor install >doctor 2>&1 || fail "doctor install: $(cat doctor)"
-for line in 'PASS plugin: ' 'PASS network plugin: ' 'PASS permissions: '; do grep -q "$line" doctor || fail "no \`$line\`: $(cat doctor)"; done
+for line in '^PASS plugin:' '^PASS network plugin:' '^PASS permissions:'; do grep -q "$line" doctor || fail "no \`$line\`: $(cat doctor)"; done
 check "doctor install passes both plugins"
 echo damaged >"$(cat plugin)"
 # shellcheck disable=SC2016

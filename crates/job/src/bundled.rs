@@ -35,6 +35,12 @@ pub fn file(name: &str) -> Result<Option<PathBuf>, JobError> {
     Ok(Some(folder.join(name)))
 }
 
+/// True for a file that [`file`] gives: it is this user's alone, also if the user is root.
+pub fn is_unpacked(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str());
+    name.and_then(|n| file(n).ok().flatten()).as_deref() == Some(path)
+}
+
 /// Writes the files that are missing or differ into a folder below `cache`, whose name is that of their content: builds of other sources have other
 /// folders. O(bytes).
 fn unpack(cache: &Path, files: &[Bundled]) -> Result<PathBuf, FileError> {
@@ -90,5 +96,6 @@ mod tests {
     #[test]
     fn what_the_command_does_not_carry_is_none() {
         assert_eq!(file("no-such-file").unwrap(), None);
+        assert!(!is_unpacked(Path::new("/usr/lib/linkwise/no-such-file")));
     }
 }

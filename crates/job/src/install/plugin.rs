@@ -1,6 +1,7 @@
 //! The files of linkwise: found, loadable, readable, and safe from other users; the settings that a job would read.
 
 use super::{Check, HostView, elf};
+use crate::bundled;
 use crate::plugin;
 use crate::plugin_check;
 use std::collections::BTreeSet;
@@ -91,14 +92,14 @@ fn permission(path: &Path, about: &Metadata, is_shared: bool) -> Option<String> 
     Some(format!("{} has mode {:04o}: {what}", path.display(), mode & 0o7777))
 }
 
-/// The plugins, and the folders above them. Those of root are for everybody; those of a user are for that user's jobs.
+/// The plugins, and the folders above them. Those of root are for everybody; those of a user, and those in the user's cache, are for that user's jobs.
 fn permissions(files: &[&Path], out: &mut Vec<Check>) {
     const NAME: &str = "permissions";
     let mut paths = BTreeSet::new();
     for file in files {
         paths.extend(file.ancestors().map(Path::to_path_buf));
     }
-    let is_shared = files.iter().any(|f| f.metadata().is_ok_and(|m| m.uid() == 0));
+    let is_shared = files.iter().any(|f| f.metadata().is_ok_and(|m| m.uid() == 0) && !bundled::is_unpacked(f));
     let about = |p: &PathBuf| p.metadata().map(|m| (p.clone(), m)).map_err(|e| format!("{}: {e}", p.display()));
     let problems: Vec<String> = paths
         .iter()
