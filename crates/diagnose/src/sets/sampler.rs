@@ -129,16 +129,10 @@ impl Problem {
         (!found.is_empty()).then_some(tried)
     }
 
-    /// Draws the part of one slot given all others, and before that the moment of an empty one: by the prior, or where parts may be late (`late`).
-    /// `weight` is that of the readings against the prior, 0 to 1.
-    fn draw_slot(&self, s: &mut State, k: usize, late: bool, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
+    /// Draws the part of one slot given all others, and before that the moment of an empty one, by its probability in `tried`. `weight` is that of
+    /// the readings against the prior, 0 to 1.
+    fn draw_slot(&self, s: &mut State, k: usize, tried: &[f64], weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
         let explained = self.explained(s, Some(k));
-        let late = late.then(|| self.late_starts(s, &explained));
-        if let Some(None) = late {
-            return;
-        }
-        let late = late.flatten();
-        let tried = late.as_deref().unwrap_or(&self.start_prior);
         // The moment of an empty slot means nothing, so that it may be drawn from any distribution, if the odds of a part at this moment are
         // corrected by it (Carlin and Chib 1995).
         if s.slots[k].0.is_none() {
@@ -336,17 +330,19 @@ impl Problem {
     pub(super) fn sweep(&self, s: &mut State, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
         for k in 0..s.slots.len() {
             if s.slots[k].0.is_some() {
-                self.draw_slot(s, k, false, weight, work, rng);
+                self.draw_slot(s, k, &self.start_prior, weight, work, rng);
             }
         }
         let mut empty: Vec<usize> = (0..s.slots.len()).filter(|k| s.slots[*k].0.is_none()).collect();
         for _ in 0..2 {
             let Some(k) = empty.pop() else { break };
-            self.draw_slot(s, k, false, weight, work, rng);
+            self.draw_slot(s, k, &self.start_prior, weight, work, rng);
         }
         if self.starts.len() > 1 {
             let any = rng.random_range(0..s.slots.len());
-            self.draw_slot(s, any, true, weight, work, rng);
+            if let Some(tried) = self.late_starts(s, &self.explained(s, Some(any))) {
+                self.draw_slot(s, any, &tried, weight, work, rng);
+            }
         }
         self.draw_rest(s, weight, rng);
     }

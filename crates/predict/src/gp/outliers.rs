@@ -84,9 +84,9 @@ impl Gp {
     }
 
     /// Believes the newest reading, an outlier that lies `residual` from its prediction, and the outliers of its split that agree with it, if they
-    /// are on [`AGREEING_MIN`] separate sets of hosts, not all below one of several switches, and half as many again as the readings that disagree: where hosts are of two kinds, every
-    /// reading would turn the split otherwise. Those count less from now on. `true` if
-    /// any noise changed. O(n).
+    /// are on [`AGREEING_MIN`] separate sets of hosts, not all below one of several switches, and half as many again as the readings that disagree:
+    /// where hosts are of two kinds, every reading would turn the split otherwise. Those that disagree count less from now on. `true` if any noise
+    /// changed. O(n).
     pub(super) fn believe_agreeing(&mut self, residual: f64, above: &Above) -> bool {
         let Some(newest) = self.points.len().checked_sub(1).filter(|i| self.points[*i].noise_factor > 1.0) else {
             return false;
@@ -99,10 +99,8 @@ impl Gp {
             .partition(|j| self.points[*j].noise_factor > 1.0 && (self.points[*j].y - y).abs() <= near);
         let separate = self.separate(agreeing.iter().rev().copied());
         let ordinary = others.iter().filter(|j| self.points[**j].noise_factor <= 1.0).count();
-        if residual.abs() > AGREEING_LN_MAX || separate.len() < AGREEING_MIN || 2 * separate.len() <= 3 * ordinary {
-            return false;
-        }
-        if self.share_a_switch(&separate, above) {
+        let few = separate.len() < AGREEING_MIN || 2 * separate.len() <= 3 * ordinary;
+        if few || residual.abs() > AGREEING_LN_MAX || self.share_a_switch(&separate, above) {
             return false;
         }
         let middle = stats::upper_median(&separate.iter().map(|j| self.points[*j].y).collect::<Vec<_>>());

@@ -85,7 +85,7 @@ pub fn lock_waits() -> (u64, Duration) {
     (LOCKS.load(Ordering::Relaxed), Duration::from_micros(LOCK_WAIT_US.load(Ordering::Relaxed)))
 }
 
-/// Takes a lock, and counts that. A database that cannot be reached made nobody wait for a lock.
+/// Takes a lock, and counts that. The time until a database answers at all is no wait for a lock.
 fn counted<T>(take: impl FnOnce() -> Result<T, SqlError>) -> Result<T, SqlError> {
     let begin = Instant::now();
     let taken = take();
