@@ -161,13 +161,13 @@ impl<'m> Expectations<'m> {
             .sum();
         // The irregularity that the model learned for this split is removed, too: it may be the defect.
         let own = match model.correction() {
-            Correction::Gp(_) => {
+            Correction::Gp(gp) => {
                 let row = model.row(&parts, size, analytic);
                 let key = row.map(f64::to_bits);
                 match self.irregular.get(&key) {
                     Some(v) => *v,
                     None => {
-                        let v = model.irregularity(&row);
+                        let v = gp.irregularity(&row, model.width());
                         if self.irregular.len() < SPLITS_MAX {
                             self.irregular.insert(key, v);
                         }

@@ -39,7 +39,6 @@ pub use evidence::HostDeviation;
 pub use infer::{Candidate, Defect, FACTORS};
 pub use monitor::{Monitor, ReadingId, Work};
 pub use probe::most_informative_allocation;
-pub use sets::Either;
 pub use window::{
     ALLOCATIONS_PER_HOST_MIN, JOB_HOSTS_MAX, PAIRS_MAX, REPETITIONS_MAX, SUBSETS_PER_HOST_MAX, allocations_per_host_max,
 };
@@ -72,8 +71,6 @@ pub struct Diagnosis {
     pub defects: Vec<Defect>,
     /// Slow rails and switches. They are found first, and hosts are compared as if these parts were normal.
     pub shared: Vec<SlowPart>,
-    /// Slow rails and switches of which readings do not tell yet which one it is.
-    pub either: Vec<Either>,
     /// Deviation of every host with readings from its class, lowest first.
     pub hosts: Vec<HostDeviation>,
     /// Number of distinct readings compared; repetitions count once.
@@ -244,7 +241,6 @@ fn few_readings(
         model = model.at_rates(LearnedRates { slow: sets.shared.clone(), ..LearnedRates::default() });
     }
     let mut d = diagnosis(&search, &effects, &model, defects);
-    d.either.clone_from(&sets.either);
     d.sets = Some(sets);
     Ok(Some((d, model)))
 }
@@ -366,7 +362,6 @@ fn diagnosis(search: &Search, effects: &Effects, model: &Model, defects: Vec<Def
         noise,
         defects,
         shared: model.rates().slow.iter().filter(|s| s.part.is_shared()).cloned().collect(),
-        either: Vec::new(),
         sets: None,
     }
 }

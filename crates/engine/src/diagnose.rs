@@ -6,7 +6,7 @@ use crate::handle::{Answer, Request};
 use crate::hold::Engine;
 use crate::models::Progress;
 use crate::slow_parts::SlowPartAnswer;
-use diagnose::{self, Candidate, Cost, Defect, Diagnosis, Either};
+use diagnose::{self, Candidate, Cost, Defect, Diagnosis};
 use predict::Model;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -50,9 +50,6 @@ pub struct DiagnoseAnswer {
     pub defects: Vec<DefectAnswer>,
     /// Slow parts that hosts share: rails and switches.
     pub shared: Vec<SlowPartAnswer>,
-    /// Slow rails and switches of which readings do not tell yet which one it is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub either: Vec<EitherAnswer>,
     /// Deviation of every host with readings from comparable hosts, slowest first.
     pub hosts: Vec<HostAnswer>,
     /// Single readings far below the expected bandwidth that no defect explains.
@@ -96,25 +93,6 @@ pub struct CandidateAnswer {
     pub readings: usize,
     /// Logarithm of the likelihood ratio of all readings with and without this defect.
     pub ln_likelihood_ratio: f64,
-}
-
-/// A slow part that hosts share, of which readings do not tell which one it is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct EitherAnswer {
-    /// Probability that one of the parts is slow, 0 to 1.
-    pub probability: f64,
-    /// The parts, the most probable first.
-    pub parts: Vec<MaybeSlowAnswer>,
-}
-
-/// A rail or switch that may be slow.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct MaybeSlowAnswer {
-    /// The part, and what is left of its rate.
-    #[serde(flatten)]
-    pub slow: SlowPartAnswer,
-    /// Probability, 0 to 1.
-    pub probability: f64,
 }
 
 /// The cost of a defect, computed by the physics.
@@ -249,7 +227,6 @@ impl Engine {
             noise: diagnosis.noise,
             defects: diagnosis.defects.iter().map(defect).collect(),
             shared: diagnosis.shared.iter().map(|s| SlowPartAnswer::new(cluster, s)).collect(),
-            either: diagnosis.either.iter().map(|e| either(cluster, e)).collect(),
             hosts: diagnosis
                 .hosts
                 .iter()
@@ -272,14 +249,6 @@ impl Engine {
                 .collect(),
         })
     }
-}
-
-fn either(cluster: &Cluster, e: &Either) -> EitherAnswer {
-    let part = |(probability, s): &(f64, predict::SlowPart)| MaybeSlowAnswer {
-        slow: SlowPartAnswer::new(cluster, s),
-        probability: *probability,
-    };
-    EitherAnswer { probability: e.probability, parts: e.parts.iter().map(part).collect() }
 }
 
 fn defect(

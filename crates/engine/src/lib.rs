@@ -54,8 +54,7 @@ pub use answer::{
 };
 pub use commit::{ATTEMPTS_FREE, ATTEMPTS_MAX};
 pub use diagnose::{
-    CandidateAnswer, CostAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, EitherAnswer, HostAnswer,
-    MaybeSlowAnswer, StrayAnswer, suspects_of,
+    CandidateAnswer, CostAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, HostAnswer, StrayAnswer, suspects_of,
 };
 pub use error::{EngineError, ErrorForm, ErrorKind};
 pub use events::{EventsAnswer, EventsRequest};

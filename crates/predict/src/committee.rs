@@ -11,7 +11,6 @@
 use crate::bound::Analytic;
 use crate::features::{PHYSICS_OVER_NICS, Row};
 use crate::gp::{Gp, GpPoint, Instead, SavedGp};
-use crate::names::Above;
 use crate::stop::Stop;
 use serde::{Deserialize, Serialize};
 
@@ -209,8 +208,8 @@ impl Committee {
     }
 
     /// The part of the mean that is irregularity of this split ([`Gp::irregularity`]).
-    pub fn irregularity(&self, row: &Row, width: usize, above: &Above) -> f64 {
-        self.average(|m| m.irregularity(&row[..width], above))
+    pub fn irregularity(&self, row: &Row, width: usize) -> f64 {
+        self.average(|m| m.irregularity(&row[..width]))
     }
 
     /// The effect of a host at full weight.
@@ -259,7 +258,7 @@ impl Committee {
     /// Learns one more reading. Readings of the same allocation are merged; a full committee drops the reading of
     /// another allocation ([`Gp::dispensable`]). Learning an identical reading again changes nothing. `false` if the
     /// reading cannot be used; then no member changes. O(n²).
-    pub fn update(&mut self, reading: &CommitteeReading, above: &Above) -> bool {
+    pub fn update(&mut self, reading: &CommitteeReading) -> bool {
         // The member that uses all features distinguishes splits best; all members hold the same readings.
         let widest = self.members.iter().find(|m| m.view == View::Departure).unwrap_or(&self.members[0]);
         let known = widest.gp.place_of(&widest.view.of(reading));
@@ -268,7 +267,7 @@ impl Committee {
         }
         let instead = known.map(Instead::Join).or_else(|| widest.gp.dispensable().map(Instead::Drop));
         let mut next = self.members.clone();
-        let ok = next.iter_mut().all(|m| m.gp.update_instead(instead, m.view.of(reading), above));
+        let ok = next.iter_mut().all(|m| m.gp.update_instead(instead, m.view.of(reading)));
         if ok {
             *self = Committee::of(self.widening, next);
         }

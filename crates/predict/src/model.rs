@@ -268,14 +268,6 @@ impl Model {
         parts.iter().map(|p| HostShare { host_type: self.names.fit_type(p.host_type), ..*p }).collect()
     }
 
-    /// The irregularity that the model learned for the split with these features ([`crate::gp::Gp::irregularity`]); 0 without a process.
-    pub fn irregularity(&self, row: &Row) -> f64 {
-        match &self.correction {
-            Correction::Gp(gp) => gp.irregularity(row, self.width(), self.names.above()),
-            Correction::Offset { .. } | Correction::Learned(_) => 0.0,
-        }
-    }
-
     /// Number of features of the processes.
     pub fn width(&self) -> usize {
         self.names.width()
@@ -296,7 +288,7 @@ impl Model {
         let row = self.row(&parts, size, analytic);
         let reading = self.reading_of(&parts, &row[..self.width()], analytic, busbw_gb_per_s);
         match &mut self.correction {
-            Correction::Gp(gp) => gp.update(&reading, self.names.above()),
+            Correction::Gp(gp) => gp.update(&reading),
             Correction::Offset { .. } | Correction::Learned(_) => false,
         }
     }

@@ -32,29 +32,6 @@ pub(crate) struct Names {
     fit_type: Vec<u16>,
     /// By host of the cluster: its number; `NO_NUMBER` without one.
     number_of_host: Vec<u32>,
-    above: Above,
-}
-
-/// By number of a host: the switches above it, of tiers with several switches. Empty where one switch connects all hosts.
-#[derive(Clone, Debug, Default)]
-pub struct Above(Vec<Vec<u32>>);
-
-impl Above {
-    fn new(cluster: &Cluster, number_of_host: &[u32]) -> Above {
-        let several: Vec<usize> = (0..cluster.tiers().len()).filter(|t| cluster.switch_count(*t) > 1).collect();
-        let mut above = Vec::new();
-        for (h, number) in cluster.host_ids().zip(number_of_host).filter(|n| *n.1 != NO_NUMBER && !several.is_empty()) {
-            let number = *number as usize;
-            above.resize(above.len().max(number + 1), Vec::new());
-            above[number] = several.iter().map(|t| (*t as u32) << 24 | cluster.switch_of(*t, h) as u32).collect();
-        }
-        Above(above)
-    }
-
-    /// The switches above a host, given its number: tier x 2^24 + number of the switch.
-    pub(crate) fn of(&self, number: u32) -> &[u32] {
-        self.0.get(number as usize).map_or(&[], Vec::as_slice)
-    }
 }
 
 /// Marks a host without a number, because none is left.
@@ -128,7 +105,7 @@ impl Names {
         let place = |name: &String| learned.order.iter().position(|o| o == name).map_or(u16::MAX, |t| t as u16);
         let fit_type = cluster.types.iter().map(|t| place(&t.name)).collect();
         let mut number: HashMap<(String, String), u32> = learned.hosts.iter().cloned().zip(0..).collect();
-        let number_of_host: Vec<u32> = cluster
+        let number_of_host = cluster
             .host_ids()
             .map(|h| {
                 let key = host_and_type(cluster, h);
@@ -141,9 +118,8 @@ impl Names {
                 })
             })
             .collect();
-        let above = Above::new(cluster, &number_of_host);
         let gpus_of_type = cluster.types.iter().map(|t| t.gpu_count() as u8).collect();
-        Names { learned, feature_of_type, gpus_of_type, fit_type, number_of_host, above }
+        Names { learned, feature_of_type, gpus_of_type, fit_type, number_of_host }
     }
 
     /// The same names for another cluster.
@@ -175,11 +151,6 @@ impl Names {
     /// The number of a host in the Gaussian process.
     pub(crate) fn number_of(&self, host: HostId) -> u32 {
         self.number_of_host[host.index()]
-    }
-
-    /// The switches above every host.
-    pub(crate) fn above(&self) -> &Above {
-        &self.above
     }
 
     /// Index of a type in the cluster of the fit; beyond all indices for a type that the fit did not include.

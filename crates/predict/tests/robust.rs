@@ -274,30 +274,6 @@ fn readings_that_agree_on_one_host_are_not_believed_of_others() {
     assert!((q.busbw_gb_per_s / p.busbw_gb_per_s - 1.0).abs() < 0.1, "{p:?}, with a slow host {q:?}");
 }
 
-/// Six jobs below one leaf switch agree: the switch may be slow, so that other leaves keep their predictions. Jobs below three leaves are the
-/// split.
-#[test]
-fn readings_below_one_switch_are_not_believed_of_other_switches() {
-    let mut cluster = catalog::cluster("64xhgx-h100").expect("built in");
-    cluster.network.tiers = vec![topology::Tier::regular("leaf", 16, 1.0)];
-    let mut rng = ChaCha8Rng::seed_from_u64(9);
-    let clean = model(&cluster, &random_rows(&cluster, 40, &mut rng));
-    let unread = pair(61, 62);
-    let before = clean.predict_allocation(SIZE, &unread).busbw_gb_per_s;
-    let after = |hosts: &[u32]| {
-        let mut learned = clean.clone();
-        for &h in hosts {
-            let a = pair(h, h + 1);
-            let v = clean.predict_allocation(SIZE, &a).busbw_gb_per_s * 0.6;
-            assert!(learned.update(&a, SIZE, v));
-        }
-        learned.predict_allocation(SIZE, &unread).busbw_gb_per_s / before
-    };
-    let (one, three) = (after(&[0, 2, 4, 6, 8, 10]), after(&[0, 16, 32, 2, 18, 34]));
-    assert!(one > 0.9, "a slow leaf moved pairs of another leaf to {one}");
-    assert!((0.5..0.8).contains(&three), "pairs of three leaves got 0.6, the model says {three}");
-}
-
 #[test]
 fn pairs_of_two_kinds_do_not_turn_the_others_with_every_reading() {
     let cluster = catalog::cluster("64xhgx-h100").expect("built in");

@@ -197,7 +197,7 @@ fn case(args: &Args, design: Design, slow: usize, seed: u64) -> Result<Run, Stri
         wrong_part: j.wrong_part,
         wrong_host: j.wrong_host,
         named: j.named,
-        suspicions: answer.defects.iter().filter(|d| !d.named).count() + answer.either.len(),
+        suspicions: answer.defects.iter().filter(|d| !d.named).count(),
         readings,
         complete_after,
         diagnosis_s: stats::mean(&times),

@@ -89,16 +89,6 @@ pub(super) struct Sets {
     pub residuals: Vec<f64>,
     pub defects: Vec<Defect>,
     pub shared: Vec<SlowPart>,
-    pub either: Vec<Either>,
-}
-
-/// A slow part that hosts share, a rail or a switch, of which readings do not tell which one it is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Either {
-    /// Probability that one of the parts is slow.
-    pub probability: f64,
-    /// Each part with its probability, the most probable first.
-    pub parts: Vec<(f64, SlowPart)>,
 }
 
 /// The logarithm of share number `l`.

@@ -27,10 +27,6 @@ pub(super) const SDS: [f64; 7] = [0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.14];
 const SD_PRIOR: [f64; 7] = [0.2, 0.4, 0.28, 0.1, 0.017, 0.002, 0.001];
 /// Prior probabilities of [`OUTLIER_SHARES`].
 const OUTLIERS_PRIOR: [f64; 4] = [0.97, 0.02, 0.008, 0.002];
-/// Share of the moments drawn for a new part, in the step that looks for late ones, that are those of readings which nothing explains.
-const UNEXPLAINED_SHARE: f64 = 0.9;
-/// Standard deviations below its expectation from which on nothing explains a reading.
-const UNEXPLAINED_SDS: f64 = 3.0;
 /// Index in [`SDS`] at the start.
 const SD_START: usize = 3;
 /// Weights below the largest by this factor (of the logarithm) count as 0.
@@ -115,36 +111,20 @@ impl Problem {
         }
     }
 
-    /// By moment: how often the step that looks for late parts tries it, given what the other parts explain. A part that became slow lately has
-    /// a rare moment, which its prior alone would hardly ever try. None if the other parts explain every reading.
-    fn late_starts(&self, s: &State, explained: &[f64]) -> Option<Vec<f64>> {
-        let unexplained = |i: &u32| {
-            let r = &self.readings[*i as usize];
-            let off = r.ln_ratio - s.offsets[r.class] - s.latency * r.latency - explained[*i as usize];
-            off < -UNEXPLAINED_SDS * SDS[s.sd]
-        };
-        let found: Vec<usize> = (1..self.starts.len()).filter(|k| unexplained(&self.starts[*k])).collect();
-        let mut tried: Vec<f64> = self.start_prior.iter().map(|p| p * (1.0 - UNEXPLAINED_SHARE)).collect();
-        found.iter().for_each(|k| tried[*k] += UNEXPLAINED_SHARE / found.len() as f64);
-        (!found.is_empty()).then_some(tried)
+    /// Draws the moment of an empty slot from its prior.
+    fn any_start(&self, rng: &mut ChaCha8Rng) -> u32 {
+        reached(self.start_prior.iter().copied(), rng.random()).map_or(0, |i| self.starts[i])
     }
 
-    /// Draws the part of one slot given all others, and before that the moment of an empty one, by its probability in `tried`. `weight` is that of
-    /// the readings against the prior, 0 to 1.
-    fn draw_slot(&self, s: &mut State, k: usize, tried: &[f64], weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
-        let explained = self.explained(s, Some(k));
-        // The moment of an empty slot means nothing, so that it may be drawn from any distribution, if the odds of a part at this moment are
-        // corrected by it (Carlin and Chib 1995).
-        if s.slots[k].0.is_none() {
-            s.slots[k].1 = reached(tried.iter().copied(), rng.random()).map_or(0, |i| self.starts[i]);
-        }
+    /// Draws the part of one slot given all others. `weight` is that of the readings against the prior, 0 to 1.
+    fn draw_slot(&self, s: &mut State, k: usize, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
         let start = s.slots[k].1;
-        let moment = self.starts.binary_search(&start).unwrap_or(0);
+        let explained = self.explained(s, Some(k));
         let n = self.readings.len();
         work.base.clear();
         work.base.extend((0..n).map(|i| self.ln_density(s, i, explained[i])));
         // Expected number of parts in this slot, if there is no reading.
-        let odds = s.expected / PARTS_MAX as f64 * self.start_prior[moment] / tried[moment];
+        let odds = s.expected / PARTS_MAX as f64;
         // By row of a reading and share: the gain of the reading's density, the same for all groups of the row.
         let rows = self.readings.last().map_or(0, |r| r.rows_before as usize + r.rows.len());
         work.gains.clear();
@@ -227,7 +207,10 @@ impl Problem {
         // Moments of the parts.
         if self.starts.len() > 1 {
             for k in 0..s.slots.len() {
-                let Some(element) = s.slots[k].0 else { continue };
+                let Some(element) = s.slots[k].0 else {
+                    s.slots[k].1 = self.any_start(rng);
+                    continue;
+                };
                 let others = self.explained(s, Some(k));
                 let mut gains = vec![0.0; self.readings.len() + 1];
                 for &(i, row) in &self.groups[element.0 as usize].touched {
@@ -326,23 +309,18 @@ impl Problem {
         s.expected = pick(&ln, rng).map_or(1.0, |i| EXPECTED[i].0);
     }
 
-    /// One sweep: all parts of the set, two empty slots, and one slot for a late part.
+    /// One sweep: all parts of the set, and empty slots until one of them gets a part.
     pub(super) fn sweep(&self, s: &mut State, weight: f64, work: &mut Work, rng: &mut ChaCha8Rng) {
         for k in 0..s.slots.len() {
             if s.slots[k].0.is_some() {
-                self.draw_slot(s, k, &self.start_prior, weight, work, rng);
+                self.draw_slot(s, k, weight, work, rng);
             }
         }
+        // Empty slots without a moment have the same probability of staying empty, so one evaluation serves all.
         let mut empty: Vec<usize> = (0..s.slots.len()).filter(|k| s.slots[*k].0.is_none()).collect();
         for _ in 0..2 {
             let Some(k) = empty.pop() else { break };
-            self.draw_slot(s, k, &self.start_prior, weight, work, rng);
-        }
-        if self.starts.len() > 1 {
-            let any = rng.random_range(0..s.slots.len());
-            if let Some(tried) = self.late_starts(s, &self.explained(s, Some(any))) {
-                self.draw_slot(s, any, &tried, weight, work, rng);
-            }
+            self.draw_slot(s, k, weight, work, rng);
         }
         self.draw_rest(s, weight, rng);
     }

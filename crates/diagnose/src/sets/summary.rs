@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::sampler::{Element, SDS, State};
-use super::{Drawn, Either, Offsets, SHARE_MAX, SHARE_STEP, SHARES, Sets, Thing, ln_share};
+use super::{Drawn, Offsets, SHARE_MAX, SHARE_STEP, SHARES, Sets, Thing, ln_share};
 use crate::DEFECTS_MAX;
 use crate::infer::{Candidate, Defect, LISTED_MIN, SLOWED};
 use predict::{Part, SlowPart};
@@ -132,15 +132,9 @@ impl Problem {
             }
         }
         candidates.sort_by(|a, b| b.probability.total_cmp(&a.probability).then(a.component.cmp(&b.component)));
-        if let Some(k) = shared.iter().position(|s| s.0 >= SHARED_MIN) {
-            out.shared.push(shared.swap_remove(k).1);
+        if let Some((_, part)) = shared.into_iter().find(|s| s.0 >= SHARED_MIN) {
+            out.shared.push(part);
             return;
-        }
-        shared.retain(|s| s.0 >= LISTED_MIN);
-        shared.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let probability = shared.iter().map(|s| s.0).sum::<f64>().min(1.0);
-        if probability >= PROBABILITY_MIN {
-            out.either.push(Either { probability, parts: shared });
         }
         let probability = candidates.iter().map(|c| c.probability).sum::<f64>().min(1.0);
         if !candidates.is_empty() && probability >= PROBABILITY_MIN {

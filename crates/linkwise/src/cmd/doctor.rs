@@ -6,7 +6,7 @@ use crate::brief::{self, gb};
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, table, text_of, wrap};
-use engine::{CandidateAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, EitherAnswer, GpuList, MaybeSlowAnswer};
+use engine::{CandidateAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, GpuList};
 use std::path::PathBuf;
 use topology::{Cluster, Collective, count};
 
@@ -114,10 +114,7 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
         let what = format!("SLOW: {}, about {share:.0} % of the rate; {n} readings show it", s.part);
         out += &wrap(&what, 2);
     }
-    for e in &d.either {
-        out += &either(e);
-    }
-    if d.defects.is_empty() && d.shared.is_empty() && d.either.is_empty() {
+    if d.defects.is_empty() && d.shared.is_empty() {
         out += &match d.stray.len() {
             0 => "No defect is probable.\n".to_owned(),
             n => wrap(
@@ -170,16 +167,6 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
         out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
     }
     out
-}
-
-/// A slow part that hosts share, of which readings do not tell which one it is.
-fn either(e: &EitherAnswer) -> String {
-    let (probability, n) = (100.0 * e.probability, e.parts.len());
-    let what =
-        format!("SUSPICION: a part that hosts share is slow (probability {probability:.0} %); it may be any of {n}");
-    let one = |p: &MaybeSlowAnswer| format!("{} ({:.1} %)", p.slow.part, 100.0 * p.probability);
-    let some: Vec<String> = e.parts.iter().take(CANDIDATES_SHOWN).map(one).collect();
-    wrap(&what, 2) + &wrap(&format!("  it may be {}", some.join(", ")), 4)
 }
 
 fn defect(d: &DefectAnswer) -> String {

@@ -14,7 +14,6 @@ mod likelihood;
 mod outliers;
 mod update;
 
-use crate::names::Above;
 use crate::stop::Stop;
 use likelihood::Likelihood;
 use linalg::{LowerTriangular, dot, exp_neg};
@@ -504,9 +503,9 @@ impl Gp {
 
     /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split
     /// without readings, and for one whose readings are on so many separate hosts that it is no defect of one.
-    pub fn irregularity(&self, x: &[f64], above: &Above) -> f64 {
+    pub fn irregularity(&self, x: &[f64]) -> f64 {
         let row = self.scaled_row(x);
-        if self.is_of_many_hosts(&row, above) {
+        if self.is_of_many_hosts(&row) {
             return 0.0;
         }
         let n2 = self.variances()[1];
@@ -644,7 +643,7 @@ mod tests {
     fn a_process_that_learns_for_ever_keeps_its_size_and_its_means() {
         let mut gp = Gp::fit((0..60).map(point).collect()).unwrap();
         for i in 60..UPDATED_POINTS_MAX + 200 {
-            assert!(gp.update(point(i), &Above::default()));
+            assert!(gp.update(point(i)));
         }
         assert_eq!(gp.points().len(), UPDATED_POINTS_MAX);
         // After dropping points one by one, the factor equals the factor of the remaining points.

@@ -4,7 +4,6 @@
 //! other predictions.
 
 use super::{Gp, GpPoint, host_overlap};
-use crate::names::Above;
 use std::collections::HashMap;
 
 /// Leave-one-out residual, in standard deviations, beyond which a reading counts less.
@@ -68,26 +67,17 @@ impl Gp {
         separate
     }
 
-    /// True if one switch is above hosts of all these readings: it may be the slow part that explains them.
-    fn share_a_switch(&self, readings: &[usize], above: &Above) -> bool {
-        let over = |j: &usize, s: &u32| self.points[*j].hosts.iter().any(|h| above.of(h.0).contains(s));
-        let Some((first, others)) = readings.split_first() else { return false };
-        let hosts = &self.points[*first].hosts;
-        hosts.iter().flat_map(|h| above.of(h.0)).any(|s| others.iter().all(|j| over(j, s)))
-    }
-
     /// True if the readings of a split, which is given by its scaled features, are on so many separate sets of hosts that no slow part explains what
     /// they have in common.
-    pub(super) fn is_of_many_hosts(&self, row: &[f64], above: &Above) -> bool {
-        let separate = self.separate(self.twins(row).filter(|j| self.points[*j].noise_factor <= 1.0));
-        separate.len() >= AGREEING_MIN && !self.share_a_switch(&separate, above)
+    pub(super) fn is_of_many_hosts(&self, row: &[f64]) -> bool {
+        self.separate(self.twins(row).filter(|j| self.points[*j].noise_factor <= 1.0)).len() >= AGREEING_MIN
     }
 
     /// Believes the newest reading, an outlier that lies `residual` from its prediction, and the outliers of its split that agree with it, if they
-    /// are on [`AGREEING_MIN`] separate sets of hosts, not all below one of several switches, and half as many again as the readings that disagree:
-    /// where hosts are of two kinds, every reading would turn the split otherwise. Those that disagree count less from now on. `true` if any noise
-    /// changed. O(n).
-    pub(super) fn believe_agreeing(&mut self, residual: f64, above: &Above) -> bool {
+    /// are on [`AGREEING_MIN`] separate sets of hosts and half as many again as the readings that disagree: where hosts are of two kinds, every
+    /// reading would turn the split otherwise. Those count less from now on. `true` if
+    /// any noise changed. O(n).
+    pub(super) fn believe_agreeing(&mut self, residual: f64) -> bool {
         let Some(newest) = self.points.len().checked_sub(1).filter(|i| self.points[*i].noise_factor > 1.0) else {
             return false;
         };
@@ -99,8 +89,7 @@ impl Gp {
             .partition(|j| self.points[*j].noise_factor > 1.0 && (self.points[*j].y - y).abs() <= near);
         let separate = self.separate(agreeing.iter().rev().copied());
         let ordinary = others.iter().filter(|j| self.points[**j].noise_factor <= 1.0).count();
-        let few = separate.len() < AGREEING_MIN || 2 * separate.len() <= 3 * ordinary;
-        if few || residual.abs() > AGREEING_LN_MAX || self.share_a_switch(&separate, above) {
+        if residual.abs() > AGREEING_LN_MAX || separate.len() < AGREEING_MIN || 2 * separate.len() <= 3 * ordinary {
             return false;
         }
         let middle = stats::upper_median(&separate.iter().map(|j| self.points[*j].y).collect::<Vec<_>>());

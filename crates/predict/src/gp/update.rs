@@ -2,7 +2,6 @@
 
 use super::outliers::{OUTLIER_SDS, noise_factor};
 use super::{Gp, GpPoint, POINTS_MAX, UPDATED_POINTS_MAX};
-use crate::names::Above;
 use std::collections::HashMap;
 
 impl Gp {
@@ -32,13 +31,13 @@ impl Gp {
 
     /// Learns one more reading with unchanged hyperparameters. O(n²); O(n³) where it makes earlier outliers believed. A full process drops its
     /// [dispensable](Gp::dispensable) reading. `false` if the reading is degenerate.
-    pub fn update(&mut self, point: GpPoint, above: &Above) -> bool {
+    pub fn update(&mut self, point: GpPoint) -> bool {
         let instead = self.place_of(&point).map(Instead::Join).or_else(|| self.dispensable().map(Instead::Drop));
-        self.update_instead(instead, point, above)
+        self.update_instead(instead, point)
     }
 
     /// Learns one more reading, which replaces an earlier one if `instead` is set.
-    pub(crate) fn update_instead(&mut self, instead: Option<Instead>, point: GpPoint, above: &Above) -> bool {
+    pub(crate) fn update_instead(&mut self, instead: Option<Instead>, point: GpPoint) -> bool {
         let count = self.points.len() - usize::from(instead.is_some());
         if count >= POINTS_MAX || !point.y.is_finite() || point.x.iter().any(|v| !v.is_finite()) {
             return false;
@@ -66,7 +65,7 @@ impl Gp {
             self.refresh_columns();
             return false;
         }
-        match self.believe_agreeing(residual, above) {
+        match self.believe_agreeing(residual) {
             true => self.condition_noisier(),
             false => {
                 self.refresh_alpha();

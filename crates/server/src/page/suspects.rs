@@ -103,7 +103,7 @@ pub async fn suspects(v: Visit) -> Result<Response<Body>, Problem> {
             "readings": d.map(|d| d.judged), "simulated": d.map(|d| d.simulated_readings),
             "next": next.map(|g| json!({ "list": cluster.gpu_list(&g.allocation(cluster)), "gpus": g.gpu_count()})),
             "age": super::words(age.as_secs_f64()),
-            "shared": d.map(|d| d.shared.clone()), "either": d.map(|d| d.either.clone()),
+            "shared": d.map(|d| d.shared.clone()),
             "hosts": d.map(|d| d.hosts.iter().filter(|h| h.deviations.abs() >= 2.0).take(12).collect::<Vec<_>>()),
             "stray": d.map(|d| d.stray.iter().take(12).map(|x| json!({
                 "list": super::job::short_list(cluster, &x.gpus), "size": x.size_bytes, "got": x.busbw_gb_per_s,
